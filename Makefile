@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+#   make                 the daemon, the command, the library, the examples
+#   make deps            installs what is missing (Debian 12, as root)
+#   make demo            real files passed between processes, shown step by step
+#   make check           every test; T='unit integration/deaths' runs a part; SAN=address or SAN=thread
+#   make fuzz            four fuzzers, FUZZ_TIME=60 seconds each; FUZZ='codec wire' a part
+#   make bench           the figures, with their targets beside them
+#   make lint valgrind fuzz-replay
+#   make V=1             shows each command
+#   make install         DESTDIR= PREFIX=/usr/local
+#   make clean           build/ but for what was downloaded; distclean: all of it
+#
+# Sources are found by wildcard: a new .c in proto/, client/, client/ctl/, client/examples/, daemon/ or tests/*/
+# needs no line here.
+
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.SECONDEXPANSION:
+MAKEFLAGS += --no-builtin-rules
+
+ifdef SAN
+ifeq ($(filter $(SAN),address thread),)
+$(error SAN=$(SAN): give address or thread)
+endif
+B := build/san-$(SAN)
+else
+B := build
+endif
+
+CC := gcc
+CLANG ?= clang
+PKG_CONFIG ?= pkg-config
+PYTHON ?= /usr/bin/python3
+VERSION := $(shell sed -n 's/^.define GPUIPC_VERSION "\(.*\)"/\1/p' include/gpuipc.h)
+
+PREFIX ?= /usr/local
+bindir ?= $(PREFIX)/bin
+sbindir ?= $(PREFIX)/sbin
+libdir ?= $(PREFIX)/lib
+includedir ?= $(PREFIX)/include
+mandir ?= $(PREFIX)/share/man
+sysconfdir ?= /etc
+unitdir ?= $(PREFIX)/lib/systemd/system
+
+# What is installed decides how to build, so the other goals wait for deps in a make of their own.
+ifneq ($(filter deps,$(MAKECMDGOALS)),)
+OTHER_GOALS := $(filter-out deps,$(MAKECMDGOALS))
+.PHONY: deps $(OTHER_GOALS)
+deps:
+	mk/deps
+	$(if $(OTHER_GOALS),+$(MAKE) $(OTHER_GOALS))
+$(OTHER_GOALS): deps
+	@:
+else
+
+include mk/flags.mk
+include mk/sources.mk
+
+.PHONY: all tests demo check fuzz fuzz-replay bench lint valgrind install clean distclean FORCE
+.DEFAULT_GOAL := all
+
+all: $(PROGRAMS) $(EXAMPLES)
+
+include mk/build.mk
+include mk/tests.mk
+
+demo: all
+	tests/demo.sh $(B)
+
+install: all $(INSTALL_CTL)
+	DESTDIR='$(DESTDIR)' bindir='$(bindir)' sbindir='$(sbindir)' libdir='$(libdir)' includedir='$(includedir)' \
+	mandir='$(mandir)' sysconfdir='$(sysconfdir)' unitdir='$(unitdir)' prefix='$(PREFIX)' \
+	version='$(VERSION)' mk/install $(B)
+
+clean:
+	mk/clean
+
+distclean:
+	rm -rf build
+
+-include $(DEPENDENCIES)
+endif

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffer objects, from the daemon's grant to Release. The thread that owns the buffer enters; in a forked child only to
+ * free. Never uses what the daemon said before it was checked. */
+#include "buffer.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "error.h"
+#include "message.h"
+#include "proto/cleanup.h"
+
+/* ---- from a grant ----------------------------------------------------------------------------------------- */
+
+static void buffer_free(gpuipc_buffer *buffer) {
+        if (!buffer)
+                return;
+        mapping_put(buffer->mapping);
+        fd_closep(&buffer->fd);
+        client_unref(buffer->client);
+        free(buffer->id);
+        free(buffer->name);
+        free(buffer->lease);
+        free(buffer->device);
+        free(buffer->handle);
+        free(buffer->meta);
+        free(buffer);
+}
+
+static void buffer_freep(gpuipc_buffer **buffer) {
+        buffer_free(*buffer);
+}
+
+static int grant_check(const struct grant_reply *grant, gpuipc_error *ret_error) {
+        const struct handle_info *handle = &grant->handle;
+
+        if (!grant->lease[0] || !grant->buffer.id[0])
+                return error_protocol(ret_error, "a lease or a buffer without an id");
+        if (grant->buffer.size <= 0 || grant->buffer.allocated < grant->buffer.size)
+                return error_protocol(ret_error, "a buffer of %lld bytes that takes %lld",
+                                      (long long)grant->buffer.size, (long long)grant->buffer.allocated);
+        if (handle->size < grant->buffer.size || handle->offset < 0 ||
+            handle->offset > SCHEMA_INT_MAX - handle->size)
+                return error_protocol(ret_error, "a handle of %lld bytes at %lld for a buffer of %lld",
+                                      (long long)handle->size, (long long)handle->offset,
+                                      (long long)grant->buffer.size);
+        return GPUIPC_OK;
+}
+
+/* The descriptor the grant names, out of those that came with it. The rest is closed with the reply. */
+static int grant_take_fd(const struct handle_info *handle, struct reply *reply, int *ret_fd, gpuipc_error *ret_error) {
+        _cleanup_(fdset_deinit) struct fdset own = { 0 };
+        int r;
+
+        if (handle->fd == SCHEMA_UNSET) {
+                *ret_fd = -1;
+                return GPUIPC_OK;
+        }
+        if (handle->fd < 0 || handle->fd >= FDSET_MAX)
+                return error_protocol(ret_error, "a descriptor numbered %lld", (long long)handle->fd);
+        r = fdset_split_take(&reply->fds, (size_t)handle->fd + 1, &own);
+        if (r == -ENOMEM)
+                return error_no_memory(ret_error);
+        if (r < 0 && reply->truncated)
+                return error_set(ret_error, GPUIPC_ERROR_MAP, EMFILE, NULL,
+                                 "The buffer's descriptor could not be received: this process has too many open. Close some "
+                                 "or raise the limit (ulimit -n).");
+        if (r < 0)
+                return error_protocol(ret_error, "a descriptor is missing");
+        *ret_fd = fdset_take(&own, (size_t)handle->fd);
+        return GPUIPC_OK;
+}
+
+static int copy(char **to, const char *from) {
+        if (!from)
+                return 0;
+        *to = strdup(from);
+        return *to ? 0 : -ENOMEM;
+}
+
+static struct lease *lease_new(const char *id) {
+        size_t n = strlen(id) + 1;
+        struct lease *lease = malloc(sizeof(*lease) + n);
+        if (!lease)
+                return NULL;
+        lease->next = NULL;
+        (void)memcpy(lease->id, id, n);
+        return lease;
+}
+
+static int buffer_fill(gpuipc_buffer *buffer, const struct grant_reply *grant) {
+        buffer->size = grant->buffer.size;
+        buffer->allocated = grant->buffer.allocated;
+        buffer->offset = grant->handle.offset;
+        buffer->lease = lease_new(grant->lease);
+        if (!buffer->lease || copy(&buffer->id, grant->buffer.id) < 0 || copy(&buffer->name, grant->buffer.name) < 0 ||
+            copy(&buffer->device, grant->buffer.device) < 0 ||
+            copy(&buffer->handle, grant->handle.kind) < 0 || copy(&buffer->meta, grant->buffer.meta) < 0)
+                return -ENOMEM;
+        return 0;
+}
+
+static int buffer_new(const struct grant_reply *grant, struct reply *reply, gpuipc_buffer **ret,
+                      gpuipc_error *ret_error) {
+        _cleanup_(buffer_freep) gpuipc_buffer *buffer = NULL;
+        int r = grant_check(grant, ret_error);
+
+        if (r != GPUIPC_OK)
+                return r;
+        buffer = calloc(1, sizeof(*buffer));
+        if (!buffer)
+                return error_no_memory(ret_error);
+        buffer->fd = -1;
+        if (buffer_fill(buffer, grant) < 0)
+                return error_no_memory(ret_error);
+        r = grant_take_fd(&grant->handle, reply, &buffer->fd, ret_error);
+        if (r != GPUIPC_OK)
+                return r;
+        *ret = take_ptr(buffer);
+        return GPUIPC_OK;
+}
+
+int buffer_from_reply(gpuipc_client *client, struct conn *conn, struct reply *reply, enum method method,
+                      gpuipc_access access, int64_t deadline, gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
+        struct grant_reply grant;
+        gpuipc_buffer *buffer = NULL;
+        int r = message_read(reply, method, &grant, ret_error);
+
+        if (r != GPUIPC_OK)
+                return r;
+        r = buffer_new(&grant, reply, &buffer, ret_error);
+        if (r != GPUIPC_OK) {
+                fdset_deinit(&reply->fds);
+                conn_return_lease(conn, grant.lease, deadline);
+                return r;
+        }
+        buffer->client = client_ref(client);
+        buffer->access = access;
+        buffer->conn = conn;
+        conn->leases++;
+        *ret_buffer = buffer;
+        return GPUIPC_OK;
+}
+
+/* ---- mapping and release ---------------------------------------------------------------------------------- */
+
+static int buffer_check(const gpuipc_buffer *buffer, gpuipc_error *ret_error) {
+        if (!buffer)
+                return error_parameter(ret_error, "buffer", "one made by gpuipc_allocate() or gpuipc_open_…()");
+        return client_check(buffer->client, ret_error);
+}
+
+int gpuipc_buffer_map(gpuipc_buffer *buffer, void **ret_pointer, gpuipc_error *ret_error) {
+        int r = buffer_check(buffer, ret_error);
+
+        if (r != GPUIPC_OK)
+                return r;
+        if (!ret_pointer)
+                return error_parameter(ret_error, "ret_pointer", "a pointer to where the address goes");
+        if (!buffer->mapping) {
+                struct map_request request = { .id = buffer->id, .kind = buffer->handle, .access = buffer->access,
+                                               .fd = buffer->fd, .offset = buffer->offset, .size = buffer->size };
+                r = mapping_get(&request, &buffer->mapping, ret_error);
+                if (r != GPUIPC_OK)
+                        return r;
+        }
+        *ret_pointer = buffer->mapping->pointer;
+        return GPUIPC_OK;
+}
+
+/* Tells the daemon, over the connection that carries the lease. */
+static int lease_release(gpuipc_buffer *buffer, gpuipc_error *ret_error) {
+        _cleanup_(bytes_deinit) struct bytes message = { 0 };
+        _cleanup_(reply_deinit) struct reply reply = { 0 };
+        struct release_params params = { .lease = buffer->lease->id };
+        gpuipc_client *client = buffer->client;
+        int64_t deadline = client_deadline(client);
+        int r = client_take(client, buffer->conn, deadline, ret_error);
+
+        if (r == GPUIPC_ERROR_TIMED_OUT)
+                client_release_later(client, buffer->conn, take_ptr(buffer->lease));
+        if (r != GPUIPC_OK)
+                return r;
+        r = message_put(&message, METHOD_RELEASE, &params, false, ret_error);
+        if (r == GPUIPC_OK)
+                r = conn_call(buffer->conn, &message, deadline, &reply, ret_error);
+        if (r == GPUIPC_OK)
+                r = message_read(&reply, METHOD_RELEASE, NULL, ret_error);
+        buffer->conn->leases--;
+        client_put(client, buffer->conn);
+        return r;
+}
+
+int gpuipc_release(gpuipc_buffer *buffer_take, gpuipc_error *ret_error) {
+        _cleanup_(buffer_freep) gpuipc_buffer *buffer = buffer_take;
+        int r;
+
+        if (!buffer)
+                return GPUIPC_OK;
+        /* First the memory, then the word that it is let go. */
+        mapping_put(take_ptr(buffer->mapping));
+        fd_closep(&buffer->fd);
+        r = client_check(buffer->client, ret_error);
+        if (r != GPUIPC_OK)
+                return r;
+        return lease_release(buffer, ret_error);
+}
+
+/* ---- facts ------------------------------------------------------------------------------------------------ */
+
+const char *gpuipc_buffer_id(const gpuipc_buffer *buffer) {
+        return buffer->id;
+}
+
+const char *gpuipc_buffer_name(const gpuipc_buffer *buffer) {
+        return buffer->name;
+}
+
+const char *gpuipc_buffer_lease(const gpuipc_buffer *buffer) {
+        return buffer->lease->id;
+}
+
+const char *gpuipc_buffer_device(const gpuipc_buffer *buffer) {
+        return buffer->device;
+}
+
+const char *gpuipc_buffer_handle(const gpuipc_buffer *buffer) {
+        return buffer->handle;
+}
+
+const char *gpuipc_buffer_meta(const gpuipc_buffer *buffer) {
+        return buffer->meta;
+}
+
+int64_t gpuipc_buffer_size(const gpuipc_buffer *buffer) {
+        return buffer->size;
+}
+
+int64_t gpuipc_buffer_allocated(const gpuipc_buffer *buffer) {
+        return buffer->allocated;
+}
+
+int64_t gpuipc_buffer_offset(const gpuipc_buffer *buffer) {
+        return buffer->offset;
+}
+
+gpuipc_access gpuipc_buffer_access(const gpuipc_buffer *buffer) {
+        return buffer->access;
+}
+
+int gpuipc_buffer_fd(const gpuipc_buffer *buffer) {
+        return buffer->fd;
+}
+
+int gpuipc_buffer_is_peer(const gpuipc_buffer *buffer) {
+        return buffer->mapping && buffer->mapping->peer;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The buffer object: one lease, its facts, its handle and perhaps its mapping. */
+#ifndef CLIENT_BUFFER_H
+#define CLIENT_BUFFER_H
+
+#include "client.h"
+#include "conn.h"
+#include "include/gpuipc.h"
+#include "map.h"
+
+struct gpuipc_buffer {
+        gpuipc_client *client; /* counted */
+        struct conn *conn;     /* carries the lease; the client's */
+        struct lease *lease;
+        char *id, *name, *device, *handle, *meta;
+        int64_t size, allocated, offset;
+        gpuipc_access access;
+        int fd;                  /* -1: the handle has none */
+        struct mapping *mapping; /* counted; NULL until mapped */
+};
+
+/* Makes a buffer of a grant that came over `conn`, which the caller has busy. A grant that cannot be used is given
+ * back to the daemon. */
+int buffer_from_reply(gpuipc_client *client, struct conn *conn, struct reply *reply, enum method method,
+                      gpuipc_access access, int64_t deadline, gpuipc_buffer **ret_buffer, gpuipc_error *ret_error);
+
+#endif

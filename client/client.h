@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The client object and its pool of connections.
+ *
+ * Plain calls share the main connection, one after the other. A call that waits, and a list that streams, take a side
+ * connection that carries no lease, so that nobody's Release ever stands behind them; a lease stays with the
+ * connection that made it, and its Release goes there. Side connections without leases are reused. */
+#ifndef CLIENT_CLIENT_H
+#define CLIENT_CLIENT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "conn.h"
+#include "include/gpuipc.h"
+#include "process.h"
+
+#define CLIENT_TIMEOUT_MS 30000
+#define CLIENT_SPARES_MAX 2 /* idle side connections without leases that are kept */
+
+struct gpuipc_client {
+        atomic_uint refs; /* the caller's, one a buffer, one a watch */
+        struct process_mark mark;
+        char *path;
+        int timeout_ms; /* -1: none */
+        int64_t uid;    /* this process's at connect, as the daemon sees it */
+
+        /* Guards what follows; lists change under process_lock() as well, for forked children. */
+        pthread_mutex_t lock;
+        pthread_cond_t changed; /* a connection is no longer busy */
+        struct conn *conns;     /* all, the main one too; owned */
+        struct conn *main;      /* never NULL */
+        struct gpuipc_watch *watches;
+        bool closed;            /* gpuipc_client_free() was called */
+};
+
+gpuipc_client *client_ref(gpuipc_client *client);
+void client_unref(gpuipc_client *client);
+
+/* GPUIPC_OK, or why this client must not be used: NULL, or another process's. Checked first by every call. */
+int client_check(const gpuipc_client *client, gpuipc_error *ret_error);
+
+/* When a call begun now must be answered. */
+int64_t client_deadline(const gpuipc_client *client);
+
+/* A connection, busy on behalf of the caller, who gives it back with client_put(). */
+int client_take_main(gpuipc_client *client, int64_t deadline, struct conn **ret_conn, gpuipc_error *ret_error);
+int client_take_side(gpuipc_client *client, int64_t deadline, struct conn **ret_conn, gpuipc_error *ret_error);
+
+/* The connection of a lease. */
+int client_take(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuipc_error *ret_error);
+
+void client_put(gpuipc_client *client, struct conn *conn);
+
+/* The lease is to be released by whoever has the connection busy, when it is put back. */
+void client_release_later(gpuipc_client *client, struct conn *conn, struct lease *lease_take);
+
+/* Copies what the caller's options struct has of ours; `options` may be NULL. `to` holds the defaults. */
+int client_options(void *to, size_t size, const void *options, gpuipc_error *ret_error);
+
+#endif

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens shared memory by name, reads it where it lies and prints its size and a checksum.
+ *
+ *     consumer NAME [WAIT_MS]
+ *
+ * Waits at most WAIT_MS (default 10000) for a producer to make it, and as long again for the producer to seal it, which
+ * says that it is complete. Nothing is copied, and a mistaken write would fault: the mapping is read-only. */
+#include <err.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <gpuipc.h>
+
+struct look {
+        const char *id;
+        int sealed;
+};
+
+static int look_at(const gpuipc_buffer_info *info, void *data) {
+        struct look *look = data;
+        if (strcmp(info->id, look->id) != 0)
+                return 0;
+        look->sealed = info->sealed;
+        return 1; /* enough */
+}
+
+static int64_t now_ms(void) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* The watch was made before the buffer was looked at, so its sealing is seen by one or the other. */
+static void wait_sealed(gpuipc_client *client, gpuipc_watch *watch, const gpuipc_buffer *buffer, int64_t wait_ms) {
+        gpuipc_list_options options = GPUIPC_LIST_OPTIONS_INIT;
+        struct look look = { .id = gpuipc_buffer_id(buffer) };
+        int64_t deadline = now_ms() + wait_ms;
+        gpuipc_error error;
+
+        options.name = gpuipc_buffer_name(buffer);
+        if (gpuipc_list_buffers(client, &options, look_at, &look, &error) != 0)
+                errx(1, "%s", error.message);
+        while (!look.sealed) {
+                const gpuipc_event_info *event;
+                int64_t left = deadline - now_ms();
+                if (gpuipc_watch_next(watch, left > 0 ? (int)left : 0, &event, &error) != 0)
+                        errx(1, "waiting for the producer to finish: %s", error.message);
+                look.sealed = strcmp(event->kind, "sealed") == 0 && event->buffer &&
+                              strcmp(event->buffer->id, look.id) == 0;
+        }
+}
+
+/* 64-bit FNV-1a. */
+static uint64_t checksum(const unsigned char *bytes, size_t n) {
+        uint64_t sum = UINT64_C(0xcbf29ce484222325);
+        for (size_t i = 0; i < n; i++)
+                sum = (sum ^ bytes[i]) * UINT64_C(0x100000001b3);
+        return sum;
+}
+
+int main(int argc, char **argv) {
+        gpuipc_open_options options = GPUIPC_OPEN_OPTIONS_INIT;
+        gpuipc_client *client;
+        gpuipc_buffer *buffer;
+        gpuipc_watch *watch;
+        gpuipc_error error;
+        void *memory;
+
+        if (argc < 2 || argc > 3)
+                errx(2, "usage: consumer NAME [WAIT_MS]");
+
+        options.access = GPUIPC_RO;
+        options.wait_ms = argc > 2 ? atoi(argv[2]) : 10000;
+        options.label = "consumer";
+        /* options.owner stays as it is: this user's own buffer of that name or root's, nobody else's. */
+        if (gpuipc_connect(NULL, &client, &error) != 0 ||
+            gpuipc_watch_new(client, -1, &watch, &error) != 0 ||
+            gpuipc_open_name(client, argv[1], &options, &buffer, &error) != 0 ||
+            gpuipc_buffer_map(buffer, &memory, &error) != 0)
+                errx(1, "%s", error.message);
+        wait_sealed(client, watch, buffer, options.wait_ms);
+        gpuipc_watch_free(watch);
+
+        printf("%s: %" PRId64 " bytes, checksum %016" PRIx64 "\n", argv[1], gpuipc_buffer_size(buffer),
+               checksum(memory, (size_t)gpuipc_buffer_size(buffer)));
+
+        if (gpuipc_release(buffer, &error) != 0)
+                warnx("%s", error.message);
+        gpuipc_client_free(client);
+        return 0;
+}

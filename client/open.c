@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Open, by id and by name. Any thread enters. Never holds a connection on return. */
+#include <string.h>
+
+#include "calls.h"
+#include "error.h"
+#include "message.h"
+#include "proto/cleanup.h"
+
+#define OWNER_MINE_OR_ROOT (-1)
+#define OWNER_ANYONE (-2)
+#define WAITS_MAX 2
+
+/* Whose buffer may be meant, in order of preference. */
+struct owners {
+        int64_t uids[WAITS_MAX];
+        size_t n;
+};
+
+static struct owners owners_of(const gpuipc_client *client, int64_t owner) {
+        if (owner == OWNER_ANYONE)
+                return (struct owners){ .uids = { SCHEMA_UNSET }, .n = 1 };
+        if (owner != OWNER_MINE_OR_ROOT)
+                return (struct owners){ .uids = { owner }, .n = 1 };
+        return (struct owners){ .uids = { client->uid, 0 }, .n = client->uid == 0 ? 1 : 2 };
+}
+
+static struct grant_call open_call(const struct open_params *params) {
+        return (struct grant_call){ .method = METHOD_OPEN, .params = params,
+                                    .access = params->access ? GPUIPC_RO : GPUIPC_RW };
+}
+
+static int open_now(gpuipc_client *client, struct open_params params, const struct owners *owners,
+                    gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
+        struct grant_call call = open_call(&params);
+        int r = GPUIPC_ERROR_NO_SUCH_BUFFER;
+
+        for (size_t i = 0; i < owners->n && r == GPUIPC_ERROR_NO_SUCH_BUFFER; i++) {
+                params.owner = owners->uids[i];
+                r = call_grant(client, &call, false, 0, ret_buffer, ret_error);
+        }
+        return r;
+}
+
+/* ---- waiting for two owners at once ----------------------------------------------------------------------- */
+
+/* A wait that lost: a lease may have come at the same instant. */
+static void drop_wait(gpuipc_client *client, struct conn *conn) {
+        _cleanup_(reply_deinit) struct reply reply = { 0 };
+        struct grant_reply grant;
+
+        if (conn_open(conn) && conn->owed && conn_receive(conn, 0, &reply, NULL) == GPUIPC_OK &&
+            message_read(&reply, METHOD_OPEN, &grant, NULL) == GPUIPC_OK)
+                conn_return_lease(conn, grant.lease, client_deadline(client));
+        conn_close(conn);
+        client_put(client, conn);
+}
+
+static int send_wait(gpuipc_client *client, struct open_params params, int64_t owner, int64_t deadline,
+                     struct conn **ret_conn, gpuipc_error *ret_error) {
+        _cleanup_(bytes_deinit) struct bytes message = { 0 };
+        struct conn *conn;
+        int r;
+
+        params.owner = owner;
+        r = message_put(&message, METHOD_OPEN, &params, false, ret_error);
+        if (r == GPUIPC_OK)
+                r = client_take_side(client, deadline, &conn, ret_error);
+        if (r != GPUIPC_OK)
+                return r;
+        r = conn_send(conn, &message, deadline, ret_error);
+        if (r != GPUIPC_OK) {
+                conn_close(conn);
+                client_put(client, conn);
+                return r;
+        }
+        *ret_conn = conn;
+        return GPUIPC_OK;
+}
+
+/* The first lease that any of the waits brings; the last one's error when none does. */
+static int receive_wait(gpuipc_client *client, struct conn **conns, size_t *n, gpuipc_access access, int64_t deadline,
+                        gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
+        int r = GPUIPC_ERROR_NO_SUCH_BUFFER;
+
+        while (*n > 0) {
+                _cleanup_(reply_deinit) struct reply reply = { 0 };
+                size_t which = 0;
+                r = conn_receive_any(conns, *n, deadline, &which, &reply, ret_error);
+                if (r == GPUIPC_ERROR_TIMED_OUT || r == GPUIPC_ERROR_NO_MEMORY)
+                        return r;
+                if (r == GPUIPC_OK)
+                        r = buffer_from_reply(client, conns[which], &reply, METHOD_OPEN, access, deadline, ret_buffer,
+                                              ret_error);
+                client_put(client, conns[which]);
+                conns[which] = conns[--*n];
+                if (r == GPUIPC_OK)
+                        return r;
+        }
+        return r;
+}
+
+static int open_waiting_for_two(gpuipc_client *client, const struct open_params *params, const struct owners *owners,
+                                gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
+        int64_t deadline = deadline_extend_ms(client_deadline(client), params->wait_ms);
+        struct conn *conns[WAITS_MAX];
+        size_t n = 0;
+        int r = GPUIPC_OK;
+
+        while (n < owners->n && r == GPUIPC_OK) {
+                r = send_wait(client, *params, owners->uids[n], deadline, &conns[n], ret_error);
+                n += r == GPUIPC_OK;
+        }
+        if (r == GPUIPC_OK)
+                r = receive_wait(client, conns, &n, params->access ? GPUIPC_RO : GPUIPC_RW, deadline, ret_buffer,
+                                 ret_error);
+        while (n > 0)
+                drop_wait(client, conns[--n]);
+        return r;
+}
+
+/* ---- the public functions --------------------------------------------------------------------------------- */
+
+static int open_check(const gpuipc_client *client, const gpuipc_open_options *options, gpuipc_buffer **ret_buffer,
+                      gpuipc_open_options *ret, gpuipc_error *ret_error) {
+        gpuipc_open_options o = GPUIPC_OPEN_OPTIONS_INIT;
+        int r = client_check(client, ret_error);
+
+        if (r == GPUIPC_OK)
+                r = client_options(&o, sizeof(o), options, ret_error);
+        if (r != GPUIPC_OK)
+                return r;
+        if (!ret_buffer)
+                return error_parameter(ret_error, "ret_buffer", "a pointer to where the buffer goes");
+        if (o.access != GPUIPC_RW && o.access != GPUIPC_RO)
+                return error_parameter(ret_error, "access", "GPUIPC_RW or GPUIPC_RO");
+        if (o.wait_ms < 0)
+                return error_parameter(ret_error, "wait_ms", "milliseconds, 0 for not waiting");
+        if (o.owner < OWNER_ANYONE)
+                return error_parameter(ret_error, "owner", "a uid, -1 for the caller's own or root's, -2 for anyone's");
+        *ret = o;
+        return GPUIPC_OK;
+}
+
+int gpuipc_open_name(gpuipc_client *client, const char *name, const gpuipc_open_options *options,
+                     gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
+        gpuipc_open_options o;
+        struct open_params params = { .name = name, .wait_ms = SCHEMA_UNSET };
+        struct grant_call call;
+        struct owners owners;
+        int r = open_check(client, options, ret_buffer, &o, ret_error);
+
+        if (r != GPUIPC_OK)
+                return r;
+        if (!name)
+                return error_parameter(ret_error, "name", "a buffer's name");
+        params.access = o.access == GPUIPC_RO ? "ro" : NULL;
+        params.label = o.label;
+        owners = owners_of(client, o.owner);
+        r = open_now(client, params, &owners, ret_buffer, ret_error);
+        if (r != GPUIPC_ERROR_NO_SUCH_BUFFER || o.wait_ms == 0)
+                return r;
+        params.wait_ms = o.wait_ms;
+        if (owners.n > 1)
+                return open_waiting_for_two(client, &params, &owners, ret_buffer, ret_error);
+        params.owner = owners.uids[0];
+        call = open_call(&params);
+        return call_grant(client, &call, true, o.wait_ms, ret_buffer, ret_error);
+}
+
+int gpuipc_open_id(gpuipc_client *client, const char *id, const gpuipc_open_options *options,
+                   gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
+        gpuipc_open_options o;
+        struct open_params params = { .buffer = id, .owner = SCHEMA_UNSET, .wait_ms = SCHEMA_UNSET };
+        struct grant_call call;
+        int r = open_check(client, options, ret_buffer, &o, ret_error);
+
+        if (r != GPUIPC_OK)
+                return r;
+        if (!id)
+                return error_parameter(ret_error, "id", "a buffer's id");
+        params.access = o.access == GPUIPC_RO ? "ro" : NULL;
+        params.label = o.label;
+        call = open_call(&params);
+        return call_grant(client, &call, false, 0, ret_buffer, ret_error);
+}

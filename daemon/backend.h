@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where memory comes from: one vtable per kind. `probe` runs once at start; the rest on a pool thread, by the device's lanes,
+ * one call at a time per lane (allocating and closing are two lanes). Calls may block. Nothing here touches the ledger. */
+#ifndef DAEMON_BACKEND_H
+#define DAEMON_BACKEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/schema.h"
+
+struct backend_device; /* the backend's own state of a device */
+
+/* One buffer's memory: the first member of the backend's own struct; allocated by the backend, freed by close. A lane prepares a
+ * descriptor while the loop may look for it. */
+struct backing {
+        _Atomic int fds[2]; /* by enum access; -1: not prepared */
+};
+
+#define BACKEND_MORE 1000000 /* a step of a long call is done; call again (equal to JOB_MORE) */
+
+/* What a driver said, for the log and the error. */
+struct backend_detail {
+        char text[200];
+        int64_t free_bytes; /* with -ENOMEM: what is free; SCHEMA_UNSET when unknown */
+};
+
+/* A device found. Strings belong to the backend and live as long as it does. */
+struct backend_device_info {
+        const char *uuid, *name;
+        int kind; /* enum device_kind */
+        int64_t total_bytes;
+        int64_t capacity_bytes; /* default for what may be brokered */
+        int zeroed;             /* enum zeroed */
+        const char *const *handles;
+        size_t n_handles;
+        bool ro_enforced;
+};
+
+struct backend {
+        const char *name; /* "host" */
+
+        /* Number of devices found, or -errno. The array and the devices stay the backend's and live as long as the process. */
+        int (*probe)(const struct backend *backend, struct backend_device ***ret_devices);
+        void (*info)(const struct backend_device *device, struct backend_device_info *ret);
+
+        /* What `size` bytes take: rounded up to the device's granularity; 0 when that overflows. Loop thread, cheap. */
+        int64_t (*round)(const struct backend_device *device, int64_t size, const char *handle);
+
+        /* Bytes free on the device now, SCHEMA_UNSET when unknown. Loop thread, cheap. */
+        int64_t (*free_bytes)(const struct backend_device *device);
+
+        /* Makes `allocated` bytes that read zero, in steps: *backing is NULL at first and kept by the caller between steps. 0
+         * done, BACKEND_MORE, or -errno (-ENOMEM: the device has not that much); then *backing is NULL again. */
+        int (*allocate)(struct backend_device *device, int64_t size, int64_t allocated, const char *handle,
+                        struct backing **backing, struct backend_detail *detail);
+
+        /* Makes sure that backing_fd(access) answers. 0 or -errno. Not needed before the first rw. */
+        int (*prepare)(struct backing *backing, enum access access, struct backend_detail *detail);
+
+        /* Refuses writable handles from now on, as far as the kind can. Again: no harm. 0 or -errno. */
+        int (*seal)(struct backing *backing, struct backend_detail *detail);
+
+        /* Gives the memory back, half-made or whole: descriptors closed, struct freed. Cannot fail. */
+        void (*close)(struct backing *backing);
+};
+
+/* The descriptor to lend for an access, -1 when not prepared. Loop thread; owned by the backing. */
+int backing_fd(const struct backing *backing, enum access access);
+bool backing_prepared(const struct backing *backing, enum access access);
+
+/* How many descriptors a buffer of this kind may use at most. */
+#define BACKING_DESCRIPTORS 2
+
+extern const struct backend backend_host;
+
+#endif

@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ties the rooms together: what one turn of the loop leaves behind (memory to close, room for those who wait, news, sessions with
+ * work) is seen to before the loop sleeps again. Loop thread only. */
+#include "broker.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <systemd/sd-daemon.h>
+#include <uv.h>
+
+#include "alarm.h"
+#include "clock.h"
+#include "creds.h"
+#include "dispatch.h"
+#include "listener.h"
+#include "log.h"
+#include "notify.h"
+#include "proto/cleanup.h"
+#include "session.h"
+
+#define SHARED_MODE 0666
+#define ADMIN_MODE 0660
+#define ADMIN_GROUP "gpuipc-admin"
+#define DOORMAN_STUCK_MS 60000
+#define STATUS_MS 5000
+#define SETTLE_ROUNDS 4
+#define N_SIGNALS 3
+
+struct broker {
+        uv_loop_t loop;
+        struct config config;
+        int argc;
+        char **argv;
+        struct house house;
+        struct hall hall;
+        struct listener shared, admin;
+        uv_prepare_t prepare;  /* runs broker_settle() before the loop sleeps */
+        uv_idle_t idle;        /* keeps it from sleeping while work is left */
+        uv_timer_t timer;      /* keeps that end, turns that change */
+        uv_timer_t watchdog, status;
+        uv_signal_t signals[N_SIGNALS];
+        uint64_t timer_usec;   /* when `timer` rings; UINT64_MAX: not set */
+        uint64_t pump_usec;    /* when those who wait are to be tried again in any case */
+        int64_t news_seen;     /* events.next when the watchers were last woken */
+        struct alarm *deadline; /* of a stop */
+        bool registry_made, clean;
+};
+
+static struct registry *broker_registry(struct broker *broker) {
+        return &broker->house.registry;
+}
+
+/* ---- between two sleeps ------------------------------------------------------------------------------------ */
+
+static void broker_retire(struct broker *broker) {
+        struct backing *backing;
+        struct buffer *buffer;
+
+        while ((buffer = registry_take_retiring(broker_registry(broker), &backing)))
+                workplace_close(workplace_of(buffer->charge.device), buffer, backing);
+}
+
+static bool broker_has_work(struct broker *broker) {
+        const struct registry *registry = broker_registry(broker);
+
+        return registry->room || !list_empty(&registry->retiring) || registry->events.next != broker->news_seen;
+}
+
+static void broker_round(struct broker *broker) {
+        struct registry *registry = broker_registry(broker);
+
+        broker_retire(broker);
+        if (registry->room || clock_monotonic_usec() >= broker->pump_usec) {
+                registry->room = false;
+                broker->pump_usec = dispatch_pump(&broker->house);
+        }
+        if (registry->events.next != broker->news_seen) {
+                broker->news_seen = registry->events.next;
+                dispatch_news(&broker->house);
+        }
+}
+
+static void broker_on_timer(uv_timer_t *timer) {
+        struct broker *broker = timer->data;
+
+        broker->timer_usec = UINT64_MAX; /* what is due is seen to by broker_settle() */
+}
+
+static void broker_set_timer(struct broker *broker, uint64_t usec) {
+        uint64_t now = clock_monotonic_usec();
+
+        if (usec == broker->timer_usec)
+                return;
+        broker->timer_usec = usec;
+        if (usec == UINT64_MAX)
+                uv_timer_stop(&broker->timer);
+        else
+                uv_timer_start(&broker->timer, broker_on_timer, usec > now ? (usec - now + 999) / 1000 : 0, 0);
+}
+
+static void broker_on_idle(uv_idle_t *idle) {
+        (void)idle;
+}
+
+static bool broker_lanes_idle(const struct broker *broker) {
+        for (size_t i = 0; i < broker->house.n_places; i++)
+                if (!workplace_idle(&broker->house.places[i]))
+                        return false;
+        return lane_idle(broker->hall.doorman);
+}
+
+static void broker_free_buffers(struct broker *broker);
+
+/* Of a stop: replies out, then sessions closed, then memory given back. */
+static void broker_wind_down(struct broker *broker) {
+        if (!list_empty(&broker->hall.sessions) && sessions_flushed(&broker->hall)) {
+                sessions_close_all(&broker->hall, "the daemon stops");
+                broker_free_buffers(broker);
+        }
+        if (list_empty(&broker->hall.sessions) && list_empty(&broker_registry(broker)->retiring) && broker_lanes_idle(broker)) {
+                broker->clean = true;
+                uv_stop(&broker->loop);
+        }
+}
+
+static void broker_settle(uv_prepare_t *prepare) {
+        struct broker *broker = prepare->data;
+        bool busy = true;
+        uint64_t keep_usec;
+
+        keep_usec = registry_expire(broker_registry(broker), clock_real_usec(), clock_monotonic_usec());
+        for (int i = 0; i < SETTLE_ROUNDS && busy; i++) {
+                broker_round(broker);
+                busy = sessions_run(&broker->hall);
+                busy = broker_has_work(broker) || busy;
+        }
+        if (broker->house.stopping)
+                broker_wind_down(broker);
+        if (busy)
+                uv_idle_start(&broker->idle, broker_on_idle);
+        else
+                uv_idle_stop(&broker->idle);
+        broker_set_timer(broker, keep_usec < broker->pump_usec ? keep_usec : broker->pump_usec);
+}
+
+/* ---- stop, reload, status ---------------------------------------------------------------------------------- */
+
+/* Nobody holds them any more; what is kept need not be. */
+static void broker_free_buffers(struct broker *broker) {
+        struct registry *registry = broker_registry(broker);
+        struct buffer *buffer;
+        struct cursor cursor;
+
+        cursor_init_buffers(&cursor, registry);
+        while ((buffer = cursor_buffer(&cursor))) {
+                cursor_step(&cursor);
+                if (!buffer->freed)
+                        registry_free(registry, buffer, clock_real_usec(), clock_monotonic_usec());
+        }
+        cursor_deinit(&cursor);
+        broker_retire(broker);
+}
+
+static void broker_on_deadline(void *arg) {
+        struct broker *broker = arg;
+
+        log_warning("stopping although work is still under way: a device or a client does not answer");
+        sessions_close_all(&broker->hall, "the daemon stops");
+        uv_stop(&broker->loop);
+}
+
+static void broker_stop(struct broker *broker) {
+        struct registry *registry = broker_registry(broker);
+
+        if (broker->house.stopping)
+                return;
+        log_line(LOG_NOTICE, MESSAGE_STOPPED, NULL, 0,
+                 "stopping: %" PRId64 " buffers with %" PRId64 " leases of %" PRId64 " sessions end with the daemon",
+                 registry->n_shown_buffers, registry->n_leases, registry->n_clients);
+        notify_stopping();
+        broker->house.stopping = true;
+        listener_close(&broker->shared);
+        listener_close(&broker->admin);
+        dispatch_stop(&broker->house);
+        if (list_empty(&broker->hall.sessions))
+                broker_free_buffers(broker);
+        if (alarm_new(&broker->loop, (uint64_t)broker->config.drain_ms, broker_on_deadline, broker, &broker->deadline) < 0)
+                broker_on_deadline(broker);
+}
+
+static void broker_write_status(struct broker *broker, char *ret, size_t n) {
+        const struct registry *registry = broker_registry(broker);
+        int64_t bytes = 0, draining = 0;
+
+        for (size_t i = 0; i < broker->house.n_places; i++) {
+                bytes += broker->house.places[i].device.used_bytes;
+                draining += broker->house.places[i].device.draining_bytes;
+        }
+        snprintf(ret, n, "%" PRId64 " buffers, %" PRId64 " leases, %" PRId64 " sessions; %" PRId64 " MiB, of them %" PRId64
+                 " draining", registry->n_shown_buffers, registry->n_leases, registry->n_clients, bytes >> 20, draining >> 20);
+}
+
+/* New limits and policy. With a bad file the old ones stay, and the log says why. */
+static void broker_reload(struct broker *broker) {
+        _cleanup_free_ char *message = NULL, *restart = NULL, *limits = NULL;
+        struct config config = {0};
+        enum config_action action;
+        int r;
+
+        notify_reloading();
+        r = config_load(broker->argc, broker->argv, &config, &action, &message);
+        if (r == 0 && !(limits = limits_json(&config.limits)))
+                r = -ENOMEM;
+        if (r == 0)
+                restart = config_needs_restart(&broker->config, &config);
+        if (r == 0)
+                r = registry_reload(broker_registry(broker), &config.limits, &config.policy);
+        if (r < 0) {
+                log_error("configuration not reloaded, the old one stays: %s", message ? message : strerror(-r));
+                config_deinit(&config);
+                notify_ready("configuration not reloaded");
+                return;
+        }
+        free(broker->house.limits_json);
+        broker->house.limits_json = take_ptr(limits);
+        log_set_level(config.log_level);
+        log_line(LOG_NOTICE, MESSAGE_RELOADED, NULL, 0, "configuration reloaded%s%s", restart ? "; needs a restart: " : "",
+                 restart ? restart : "");
+        config_deinit(&broker->config);
+        broker->config = config;
+        notify_ready("configuration reloaded");
+}
+
+static void broker_on_signal(uv_signal_t *handle, int signal) {
+        if (signal == SIGHUP)
+                broker_reload(handle->data);
+        else
+                broker_stop(handle->data);
+}
+
+static void broker_on_watchdog(uv_timer_t *timer) {
+        (void)timer;
+        notify_watchdog();
+}
+
+static void broker_on_status(uv_timer_t *timer) {
+        char status[160];
+
+        broker_write_status(timer->data, status, sizeof(status));
+        notify_status(status);
+}
+
+/* ---- start ------------------------------------------------------------------------------------------------- */
+
+/* The hard limit is what the daemon may use; the soft one is for programs that still call select(). */
+static void broker_raise_descriptors(struct limits *limits) {
+        struct rlimit limit;
+
+        if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+                return;
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+        if (limits->descriptors == 0 || (uint64_t)limits->descriptors > limit.rlim_cur)
+                limits->descriptors = limit.rlim_cur > INT32_MAX ? INT32_MAX : (int64_t)limit.rlim_cur;
+}
+
+static int broker_find_devices(struct broker *broker) {
+        struct backend_device **devices = NULL;
+        struct house *house = &broker->house;
+        int n, r;
+
+        if (broker->config.backend == BACKEND_CUDA) {
+                log_error("Backend=cuda: this daemon was built without CUDA; use Backend=auto or Backend=host");
+                return -EOPNOTSUPP;
+        }
+        house->backend_name = broker->config.backend == BACKEND_HOST ? "host" : "auto";
+        n = backend_host.probe(&backend_host, &devices);
+        if (n < 0) {
+                log_error("cannot use host memory: %s", strerror(-n));
+                return n;
+        }
+        lane_size_pool((unsigned)n * 2 + 1);
+        house->places = calloc((size_t)n, sizeof(*house->places));
+        if (!house->places)
+                return -ENOMEM;
+        for (int i = 0; i < n; i++) {
+                r = workplace_init(&house->places[i], &broker->loop, &house->registry, &backend_host, devices[i],
+                                   house->registry.limits.host_bytes);
+                if (r < 0)
+                        return r;
+                house->n_places++;
+        }
+        return lane_new(&broker->loop, "doorman", DOORMAN_STUCK_MS, NULL, NULL, &broker->hall.doorman);
+}
+
+static int broker_listen(struct broker *broker) {
+        const struct config *config = &broker->config;
+        int r;
+
+        r = listener_open(&broker->shared, &broker->hall, config->socket_path, false, SHARED_MODE, NULL);
+        if (r < 0) {
+                log_error("cannot listen at %s: %s", config->socket_path,
+                          r == -EADDRINUSE ? "another daemon answers there" : strerror(-r));
+                return r;
+        }
+        if (!config->admin_socket_path || !*config->admin_socket_path)
+                return 0;
+        r = listener_open(&broker->admin, &broker->hall, config->admin_socket_path, true, ADMIN_MODE, ADMIN_GROUP);
+        if (r < 0)
+                log_error("cannot listen at %s: %s", config->admin_socket_path,
+                          r == -EADDRINUSE ? "another daemon answers there" : strerror(-r));
+        return r;
+}
+
+/* Sockets handed over by the service manager, else our own. */
+static int broker_open_doors(struct broker *broker) {
+        char **names = NULL;
+        int r, n = sd_listen_fds_with_names(true, &names);
+
+        for (int i = 0; i < n; i++) {
+                bool admin = strcmp(names[i], "admin") == 0;
+
+                r = listener_take(admin ? &broker->admin : &broker->shared, &broker->hall, SD_LISTEN_FDS_START + i, admin);
+                free(names[i]);
+                if (r < 0)
+                        log_error("cannot use the socket handed over: %s", strerror(-r));
+        }
+        free(names);
+        if (n <= 0) {
+                r = broker_listen(broker);
+                if (r < 0)
+                        return r;
+        }
+        r = broker->shared.fd >= 0 ? listener_start(&broker->shared) : 0;
+        if (r == 0 && broker->admin.fd >= 0)
+                r = listener_start(&broker->admin);
+        return r;
+}
+
+static void broker_announce_features(struct broker *broker) {
+        struct house *house = &broker->house;
+        const char *features[] = {
+                "draining",
+                "waits",
+                broker->hall.sender_known ? "sender-credentials" : NULL,
+                broker->hall.sender_refuses ? "descriptors-refused-by-kernel" : NULL,
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(features); i++)
+                if (features[i])
+                        house->features[house->n_features++] = features[i];
+}
+
+static void broker_make_handles(struct broker *broker) {
+        static const int signals[N_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
+        uint64_t watchdog_ms = notify_watchdog_interval_ms();
+
+        uv_prepare_init(&broker->loop, &broker->prepare);
+        uv_idle_init(&broker->loop, &broker->idle);
+        uv_timer_init(&broker->loop, &broker->timer);
+        uv_timer_init(&broker->loop, &broker->watchdog);
+        uv_timer_init(&broker->loop, &broker->status);
+        broker->prepare.data = broker->timer.data = broker->status.data = broker;
+        uv_prepare_start(&broker->prepare, broker_settle);
+        uv_timer_start(&broker->status, broker_on_status, STATUS_MS, STATUS_MS);
+        if (watchdog_ms > 0)
+                uv_timer_start(&broker->watchdog, broker_on_watchdog, 0, watchdog_ms);
+        for (int i = 0; i < N_SIGNALS; i++) {
+                uv_signal_init(&broker->loop, &broker->signals[i]);
+                broker->signals[i].data = broker;
+                uv_signal_start(&broker->signals[i], broker_on_signal, signals[i]);
+        }
+}
+
+/* Everything up to listening. */
+static int broker_build(struct broker *broker) {
+        struct house *house = &broker->house;
+        struct limits limits = broker->config.limits;
+        int r;
+
+        list_init(&house->waiting);
+        list_init(&house->watching);
+        list_init(&broker->hall.sessions);
+        list_init(&broker->hall.ready);
+        house->loop = &broker->loop;
+        house->started_usec = clock_monotonic_usec();
+        house->kick = session_kick;
+        broker->hall.house = house;
+        broker->hall.overflow_uid = creds_overflow_uid();
+        broker_raise_descriptors(&limits);
+        r = registry_init(&house->registry, &limits, &broker->config.policy);
+        if (r < 0)
+                return r;
+        broker->registry_made = true;
+        broker->news_seen = house->registry.events.next;
+        house->limits_json = limits_json(&limits);
+        if (!house->limits_json)
+                return -ENOMEM;
+        r = broker_find_devices(broker);
+        if (r < 0)
+                return r;
+        broker_make_handles(broker);
+        r = broker_open_doors(broker);
+        if (r == 0)
+                broker_announce_features(broker);
+        return r;
+}
+
+int broker_new(int argc, char *argv[], struct config *config_take, struct broker **ret) {
+        struct broker *broker = calloc(1, sizeof(*broker));
+        int r;
+
+        if (!broker)
+                return -ENOMEM;
+        broker->argc = argc;
+        broker->argv = argv;
+        broker->config = *config_take;
+        *config_take = (struct config){0};
+        broker->shared.fd = broker->admin.fd = -1;
+        broker->timer_usec = broker->pump_usec = UINT64_MAX;
+        r = uv_loop_init(&broker->loop);
+        if (r < 0) {
+                config_deinit(&broker->config);
+                free(broker);
+                return r;
+        }
+        r = broker_build(broker);
+        if (r < 0) {
+                broker_free(broker);
+                return r;
+        }
+        *ret = broker;
+        return 0;
+}
+
+bool broker_run(struct broker *broker) {
+        char status[160];
+
+        log_line(LOG_NOTICE, MESSAGE_STARTED, NULL, 0, "serving at %s%s%s",
+                 broker->shared.path ? broker->shared.path : "the socket handed over", broker->admin.path ? " and " : "",
+                 broker->admin.path ? broker->admin.path : "");
+        broker_write_status(broker, status, sizeof(status));
+        notify_ready(status);
+        uv_run(&broker->loop, UV_RUN_DEFAULT);
+        return broker->clean;
+}
+
+static void broker_close_handle(uv_handle_t *handle, void *arg) {
+        (void)arg;
+        if (!uv_is_closing(handle))
+                uv_close(handle, NULL);
+}
+
+void broker_free(struct broker *broker) {
+        struct house *house = &broker->house;
+
+        alarm_cancel(&broker->deadline);
+        listener_close(&broker->shared);
+        listener_close(&broker->admin);
+        if (broker->registry_made)
+                registry_deinit(&house->registry);
+        for (size_t i = 0; i < house->n_places; i++)
+                workplace_deinit(&house->places[i]);
+        if (broker->hall.doorman)
+                lane_close(broker->hall.doorman);
+        uv_run(&broker->loop, UV_RUN_NOWAIT);
+        uv_walk(&broker->loop, broker_close_handle, NULL);
+        uv_run(&broker->loop, UV_RUN_DEFAULT);
+        uv_loop_close(&broker->loop);
+        free(house->places);
+        free(house->limits_json);
+        bytes_deinit(&house->scratch);
+        config_deinit(&broker->config);
+        free(broker);
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernel tells of a peer. Loop thread; nothing here waits for the peer's process. */
+#include "creds.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "fault.h"
+#include "proto/cleanup.h"
+#include "proto/wire.h"
+
+#ifndef SO_PEERGROUPS
+#define SO_PEERGROUPS 59
+#endif
+
+#define CONTAINER_ID_DIGITS 64
+
+void creds_deinit(struct creds *creds) {
+        free(creds->gids);
+        creds->gids = NULL;
+        fd_closep(&creds->pidfd);
+}
+
+static int creds_read_groups(int fd, struct creds *creds) {
+        socklen_t n = 0;
+
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &n) == 0 || errno != ERANGE)
+                return 0;
+        creds->gids = malloc(n);
+        if (!creds->gids)
+                return -ENOMEM;
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, creds->gids, &n) < 0)
+                return 0;
+        creds->n_gids = n / sizeof(gid_t);
+        return 0;
+}
+
+int creds_open_pid(pid_t pid) {
+        return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+}
+
+static void creds_read_process(int fd, struct creds *creds) {
+        socklen_t n = sizeof(creds->pidfd);
+
+        if (!fault_absent("SO_PEERPIDFD") && getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &creds->pidfd, &n) == 0)
+                return;
+        creds->pidfd = -1;
+        if (errno == ESRCH || errno == EINVAL) {
+                creds->dead = true;
+                return;
+        }
+        /* An older kernel: by number, which may have been given to another process since the connect(). Only its exit is
+         * watched, so the worst that comes of it is a lease that ends with the connection instead. */
+        creds->pidfd = creds_open_pid(creds->pid);
+}
+
+int creds_read(int socket_fd, struct creds *ret) {
+        struct creds creds = {.pidfd = -1};
+        struct ucred ucred;
+        socklen_t n = sizeof(ucred);
+        int r;
+
+        if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &ucred, &n) < 0)
+                return -errno;
+        creds.pid = ucred.pid;
+        creds.uid = ucred.uid;
+        creds.gid = ucred.gid;
+        r = creds_read_groups(socket_fd, &creds);
+        if (r < 0)
+                return r;
+        creds_read_process(socket_fd, &creds);
+        *ret = creds;
+        return 0;
+}
+
+bool creds_exited(int pidfd) {
+        struct pollfd poll_fd = {.fd = pidfd, .events = POLLIN};
+
+        return pidfd >= 0 && poll(&poll_fd, 1, 0) == 1;
+}
+
+bool creds_same_process(int a, int b) {
+        struct stat first, second;
+
+        return a >= 0 && b >= 0 && fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+               first.st_ino == second.st_ino;
+}
+
+/* The beginning of a file of /proc, NUL-ended; the bytes read, or −1. */
+static ssize_t creds_read_file(pid_t pid, const char *file, char *ret, size_t n) {
+        _cleanup_fd_ int fd = -1;
+        char path[64];
+        ssize_t got;
+
+        if (pid <= 0)
+                return -1;
+        snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+                return -1;
+        got = read(fd, ret, n - 1);
+        if (got >= 0)
+                ret[got] = '\0';
+        return got;
+}
+
+struct rcstr *creds_command(pid_t pid) {
+        char command[64];
+
+        if (creds_read_file(pid, "comm", command, sizeof(command)) <= 0)
+                return NULL;
+        command[strcspn(command, "\n")] = '\0';
+        return rcstr_new(command);
+}
+
+/* "…pod0f1e_….slice" or "pod0f1e-…" in a Kubernetes path: the pod's uid, dashes restored. */
+static bool container_pod(const char *path, size_t n, char *ret, size_t n_ret) {
+        const char *pods = memmem(path, n, "kubepods", 8), *pod, *end = path + n;
+        size_t length = 0;
+
+        if (!pods)
+                return false;
+        for (pod = pods + 8; (pod = memmem(pod, (size_t)(end - pod), "pod", 3)); pod += 3) {
+                for (length = 0; pod + 3 + length < end; length++) {
+                        char c = pod[3 + length];
+
+                        if (!isxdigit((unsigned char)c) && c != '_' && c != '-')
+                                break;
+                }
+                if (length == 36)
+                        break;
+        }
+        if (!pod)
+                return false;
+        snprintf(ret, n_ret, "pod:%.*s", (int)length, pod + 3);
+        for (char *c = ret; *c; c++)
+                *c = *c == '_' ? '-' : *c;
+        return true;
+}
+
+/* The last run of exactly 64 hex digits: how Docker, Podman, containerd and CRI-O name a container's group. */
+static bool container_id(const char *path, size_t n, char *ret, size_t n_ret) {
+        size_t run = 0, found = 0;
+        const char *id = NULL;
+
+        for (size_t i = 0; i <= n; i++) {
+                if (i < n && isxdigit((unsigned char)path[i])) {
+                        run++;
+                        continue;
+                }
+                if (run == CONTAINER_ID_DIGITS) {
+                        id = path + i - run;
+                        found = run;
+                }
+                run = 0;
+        }
+        if (id)
+                snprintf(ret, n_ret, "%.*s", (int)found, id);
+        return id;
+}
+
+/* One component of the path that begins with a known prefix: what follows, without ".scope" or ".service". */
+static bool container_named(const char *path, size_t n, const char *prefix, const char *kind, char *ret, size_t n_ret) {
+        const char *at = memmem(path, n, prefix, strlen(prefix));
+        size_t length;
+
+        if (!at)
+                return false;
+        at += strlen(prefix);
+        length = strcspn(at, "/\n");
+        if (length > 6 && memcmp(at + length - 6, ".scope", 6) == 0)
+                length -= 6;
+        if (length == 0)
+                return false;
+        snprintf(ret, n_ret, "%s:%.*s", kind, (int)length, at);
+        return true;
+}
+
+bool creds_container_of(const char *cgroup_text, char *ret, size_t n) {
+        for (const char *line = cgroup_text; *line; line += line[strcspn(line, "\n")] ? strcspn(line, "\n") + 1 : strlen(line)) {
+                size_t length = strcspn(line, "\n");
+
+                if (container_pod(line, length, ret, n) || container_id(line, length, ret, n) ||
+                    container_named(line, length, "/lxc.payload.", "lxc", ret, n) ||
+                    container_named(line, length, "/machine.slice/machine-", "machine", ret, n))
+                        return true;
+        }
+        return false;
+}
+
+struct rcstr *creds_container(pid_t pid) {
+        char text[4096], container[256];
+
+        if (creds_read_file(pid, "cgroup", text, sizeof(text)) <= 0 ||
+            !creds_container_of(text, container, sizeof(container)))
+                return NULL;
+        return rcstr_new(container);
+}
+
+uid_t creds_overflow_uid(void) {
+        _cleanup_fd_ int fd = open("/proc/sys/kernel/overflowuid", O_RDONLY | O_CLOEXEC);
+        char text[32];
+        ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
+
+        if (n <= 0)
+                return 65534;
+        text[n] = '\0';
+        return (uid_t)strtoul(text, NULL, 10);
+}

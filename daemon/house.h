@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What operations may reach: the ledger, the devices, and who waits. One per daemon; loop thread only. */
+#ifndef DAEMON_HOUSE_H
+#define DAEMON_HOUSE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "list.h"
+#include "proto/bytes.h"
+#include "registry.h"
+#include "workplace.h"
+
+struct house {
+        uv_loop_t *loop;
+        struct registry registry;
+        struct workplace *places;
+        size_t n_places;
+        struct list waiting;        /* request.by_house: waiting for bytes or a name, longest first */
+        struct list watching;       /* request.by_house: event streams with nothing to say right now */
+        char *limits_json;
+        const char *backend_name;   /* "host", "cuda" or "auto" */
+        const char *features[8];
+        size_t n_features;
+        uint64_t started_usec;      /* monotonic */
+        uint64_t last_reference;    /* of Internal errors */
+        bool stopping;              /* no new work */
+        struct bytes scratch;       /* the reply being written */
+        void (*kick)(void *session); /* ends a session once its reply is out */
+};
+
+#endif

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Leases and the processes that hold them: how a lease begins, drains and ends. Loop thread. */
+#include "ledger.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct holder *holder_ref(struct holder *holder) {
+        holder->refs++;
+        return holder;
+}
+
+void holder_unref(struct holder *holder) {
+        if (holder && --holder->refs == 0 && holder->destroy)
+                holder->destroy(holder);
+}
+
+int lease_check_room(const struct registry *registry, const struct client *client, const struct holder *holder,
+                     struct failure *failure) {
+        int64_t limit = registry->limits.leases_per_session, used = client->n_leases + holder->n_draining;
+
+        return used < limit ? 0 : fail_quota(failure, "leases_per_session", limit, used, 1);
+}
+
+struct lease *lease_new(struct registry *registry, struct client *client, struct holder *holder,
+                        struct buffer *buffer, enum access access, const char *label) {
+        struct lease *lease = calloc(1, sizeof(*lease));
+
+        if (!lease)
+                return NULL;
+        lease->serial = registry->last_lease + 1;
+        lease->id = id_new('l', lease->serial);
+        lease->label = rcstr_new(label);
+        lease->session = rcstr_ref(client->id);
+        lease->account = account_ref(client->account);
+        lease->holder = holder_ref(holder);
+        lease->client = client;
+        lease->buffer = buffer;
+        lease->access = access;
+        if (!lease->id || (label && !lease->label)) {
+                lease_free(registry, lease);
+                return NULL;
+        }
+        return lease;
+}
+
+void lease_link(struct registry *registry, struct lease *lease) {
+        registry->last_lease = lease->serial;
+        list_append(&registry->leases, &lease->by_registry);
+        list_append(&lease->buffer->leases, &lease->by_buffer);
+        list_append(&lease->client->leases, &lease->by_client);
+        list_append(&lease->holder->leases, &lease->by_holder);
+        lease->client->n_leases++;
+        (void)map_put(&registry->leases_by_id, lease->id->text, strlen(lease->id->text), lease);
+}
+
+void lease_free(struct registry *registry, struct lease *lease) {
+        if (!lease)
+                return;
+        account_unref(&registry->accounts, lease->account);
+        holder_unref(lease->holder);
+        rcstr_unref(lease->id);
+        rcstr_unref(lease->session);
+        rcstr_unref(lease->label);
+        free(lease);
+}
+
+void lease_leave_client(struct lease *lease) {
+        struct client *client = lease->client;
+
+        if (!client)
+                return;
+        list_remove(&lease->by_client);
+        client->n_leases--;
+        if (lease->buffer->first == lease) {
+                client->bytes -= lease->buffer->allocated;
+                lease->buffer->first = NULL;
+        }
+        lease->client = NULL;
+}
+
+/* Out of the sums, while it can still be described. */
+static void lease_discount(struct registry *registry, struct lease *lease) {
+        struct buffer *buffer = lease->buffer;
+
+        lease_leave_client(lease);
+        if (lease->phase == LEASE_PHASE_RESERVED)
+                return;
+        registry->n_leases--;
+        if (lease->account == buffer->owner_account)
+                buffer->n_owners--;
+        if (lease->phase == LEASE_PHASE_ACTIVE) {
+                buffer->n_active--;
+        } else {
+                buffer->n_draining--;
+                lease->holder->n_draining--;
+        }
+}
+
+static void lease_unlink(struct registry *registry, struct lease *lease) {
+        cursors_pass(registry, &lease->by_registry);
+        list_remove(&lease->by_registry);
+        list_remove(&lease->by_buffer);
+        list_remove(&lease->by_holder);
+        map_take(&registry->leases_by_id, lease->id->text, strlen(lease->id->text));
+        registry->room = true;
+        lease_free(registry, lease);
+}
+
+void lease_forget(struct registry *registry, struct lease *lease) {
+        lease_discount(registry, lease);
+        lease_unlink(registry, lease);
+}
+
+void lease_activate(struct registry *registry, struct lease *lease, int64_t now_usec) {
+        struct buffer *buffer = lease->buffer;
+
+        assert(lease->phase == LEASE_PHASE_RESERVED && lease->client && !lease->holder->exited);
+
+        lease->phase = LEASE_PHASE_ACTIVE;
+        lease->since_usec = now_usec;
+        registry->n_leases++;
+        buffer->n_active++;
+        if (lease->account == buffer->owner_account)
+                buffer->n_owners++;
+}
+
+void lease_end(struct registry *registry, struct lease *lease, int64_t now_usec, uint64_t monotonic_usec) {
+        struct buffer *buffer = lease->buffer;
+
+        lease_discount(registry, lease);
+        events_add(&registry->events, "released", buffer, lease, now_usec);
+        lease_unlink(registry, lease);
+        buffer_settle(registry, buffer, now_usec, monotonic_usec);
+}
+
+void lease_drain(struct registry *registry, struct lease *lease, int64_t now_usec, uint64_t monotonic_usec) {
+        struct buffer *buffer = lease->buffer;
+
+        lease_leave_client(lease);
+        lease->phase = LEASE_PHASE_DRAINING;
+        buffer->n_active--;
+        buffer->n_draining++;
+        lease->holder->n_draining++;
+        events_add(&registry->events, "draining", buffer, lease, now_usec);
+        buffer_settle(registry, buffer, now_usec, monotonic_usec);
+}
+
+void registry_release(struct registry *registry, struct lease *lease, int64_t now_usec, uint64_t monotonic_usec) {
+        assert(lease->phase == LEASE_PHASE_ACTIVE);
+
+        if (registry->policy.trust_release || lease->holder->exited)
+                lease_end(registry, lease, now_usec, monotonic_usec);
+        else
+                lease_drain(registry, lease, now_usec, monotonic_usec);
+}
+
+/* Reserved leases stay: who reserved them cancels them. */
+void registry_holder_exited(struct registry *registry, struct holder *holder, int64_t now_usec,
+                            uint64_t monotonic_usec) {
+        struct lease *lease;
+
+        holder->exited = true;
+        holder_ref(holder);
+        list_for_each(lease, &holder->leases, by_holder)
+                if (lease->phase != LEASE_PHASE_RESERVED)
+                        lease_end(registry, lease, now_usec, monotonic_usec);
+        holder_unref(holder);
+}
+
+struct lease *registry_find_lease(const struct registry *registry, const struct client *client, const char *id) {
+        struct lease *lease = map_find(&registry->leases_by_id, id, strlen(id));
+
+        return lease && lease->client == client && lease->phase == LEASE_PHASE_ACTIVE ? lease : NULL;
+}
+
+void lease_describe(const struct lease *lease, struct lease_info *ret) {
+        const struct buffer *buffer = lease->buffer;
+        const struct holder *holder = lease->holder;
+
+        *ret = (struct lease_info){
+                .id = rcstr_text(lease->id),
+                .buffer = rcstr_text(buffer->id),
+                .name = rcstr_text(buffer->name),
+                .size = buffer->size,
+                .device = rcstr_text(buffer->charge.device->uuid),
+                .access = lease->access,
+                .state = lease->phase == LEASE_PHASE_DRAINING ? LEASE_DRAINING : LEASE_ACTIVE,
+                .session = rcstr_text(lease->session),
+                .pid = holder->pid,
+                .uid = holder->uid,
+                .gid = holder->gid,
+                .command = rcstr_text(holder->command),
+                .container = rcstr_text(holder->container),
+                .label = rcstr_text(lease->label),
+                .since_usec = lease->since_usec,
+        };
+}
+
+bool lease_visible(const struct policy *policy, const struct peer *peer, const struct lease *lease) {
+        const struct holder *holder = lease->holder;
+        struct principal principal = { .uid = holder->uid, .gid = holder->gid, .container = holder->container };
+
+        return policy_may_rule(policy, peer, &principal) ||
+               policy_may_see(policy, peer, &lease->buffer->owner, lease->buffer->mode);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gpuipcd: reads its configuration, runs the broker, and says how it ended. */
+#include <gpuipc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "log.h"
+#include "proto/cleanup.h"
+
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+static int serve(int argc, char *argv[], struct config *config) {
+        struct broker *broker;
+        int r;
+
+        signal(SIGPIPE, SIG_IGN);
+        r = log_start(config->log_target, config->log_level);
+        if (r < 0) {
+                fprintf(stderr, "gpuipcd: cannot start logging: %s\n", strerror(-r));
+                return EXIT_FAILED;
+        }
+        r = broker_new(argc, argv, config, &broker);
+        if (r < 0) {
+                log_error("cannot start: %s", strerror(-r));
+                log_stop();
+                return EXIT_FAILED;
+        }
+        if (!broker_run(broker)) {
+                log_stop();
+                _exit(EXIT_OK); /* a pool thread is stuck in a driver and would be joined for ever */
+        }
+        broker_free(broker);
+        log_stop();
+        return EXIT_OK;
+}
+
+int main(int argc, char *argv[]) {
+        _cleanup_free_ char *message = NULL;
+        struct config config = {0};
+        enum config_action action;
+        int r;
+
+        r = config_load(argc, argv, &config, &action, &message);
+        if (r < 0) {
+                fprintf(stderr, "gpuipcd: %s\n", message ? message : strerror(-r));
+                return EXIT_USAGE;
+        }
+        switch (action) {
+        case CONFIG_HELP:
+                config_print_help(stdout);
+                break;
+        case CONFIG_VERSION:
+                printf("gpuipcd %s\n", GPUIPC_VERSION);
+                break;
+        case CONFIG_TEST:
+                printf("configuration is good\n");
+                break;
+        case CONFIG_RUN:
+                r = serve(argc, argv, &config);
+                break;
+        }
+        config_deinit(&config);
+        return r;
+}

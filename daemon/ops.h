@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of operations. Each is a row: who may, which lane, how it answers, and four beats.
+ *
+ *   begin    loop: validate, resolve, reserve. 0, a verdict, -errno, or VERDICT_AGAIN with request->queue set: wait
+ *   work     pool: may block. 0, JOB_MORE, or -errno, which finish sees as job.result
+ *   finish   loop: commit and fill the reply; on a verdict or -errno it has undone what begin reserved. VERDICT_AGAIN: wait
+ *            (begin runs again), or for an event stream: nothing to say now
+ *   abandon  loop: the client is gone: undo, whether or not work has run
+ *
+ * Rows answered from the ledger have no work. A row may leave out any beat it does not need. */
+#ifndef DAEMON_OPS_H
+#define DAEMON_OPS_H
+
+#include "request.h"
+
+enum op_permission {
+        OP_ANYONE, /* every peer that was let in */
+        OP_OWNERS, /* peers that can own and open: not the overflow uid */
+};
+
+enum op_lane { OP_LEDGER, OP_DEVICE };
+
+enum op_answer {
+        OP_ONE,    /* one reply, with or without `more` */
+        OP_PAGES,  /* pages with `more`; one page without, or ExpectedMore */
+        OP_STREAM, /* needs `more`, never ends by itself */
+};
+
+struct op {
+        enum method method;
+        enum op_permission permission;
+        enum op_lane lane;
+        enum op_answer answer;
+        bool oneway;   /* may be called so */
+        int log_level; /* of its line when it succeeds */
+        int (*begin)(struct request *request);
+        int (*work)(struct request *request);
+        int (*finish)(struct request *request);
+        void (*abandon)(struct request *request);
+};
+
+extern const struct op ops[N_METHODS];
+
+int op_allocate_begin(struct request *request);
+int op_allocate_work(struct request *request);
+int op_allocate_finish(struct request *request);
+void op_allocate_abandon(struct request *request);
+
+int op_open_begin(struct request *request);
+int op_open_work(struct request *request);
+int op_open_finish(struct request *request);
+void op_open_abandon(struct request *request);
+
+int op_seal_begin(struct request *request);
+int op_seal_work(struct request *request);
+int op_seal_finish(struct request *request);
+void op_seal_abandon(struct request *request);
+
+int op_release_finish(struct request *request);
+int op_free_finish(struct request *request);
+int op_kick_finish(struct request *request);
+
+int op_list_begin(struct request *request);
+int op_list_finish(struct request *request);
+int op_list_buffers_begin(struct request *request);
+int op_list_buffers_finish(struct request *request);
+
+int op_watch_begin(struct request *request);
+int op_watch_finish(struct request *request);
+
+int op_status_finish(struct request *request);
+int op_info_finish(struct request *request);
+int op_description_finish(struct request *request);
+
+#endif

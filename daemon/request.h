@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A request: one call on its way through the operation's beats. It outlives its session: then `client` and `session` are NULL
+ * and it ends with abandon instead of finish. Loop thread, except that `work` owns it while its job runs. */
+#ifndef DAEMON_REQUEST_H
+#define DAEMON_REQUEST_H
+
+#include "alarm.h"
+#include "house.h"
+#include "proto/codec.h"
+
+struct op;
+struct request;
+
+/* Where replies go; what the session gives to dispatch. */
+struct sink {
+        /* Queues a message; `fd` (−1: none) is lent from `pinned`, whose pin goes with the message. False: the session will be
+         * closed, the pin is the caller's still. */
+        bool (*send)(void *session, const struct bytes *message, int fd, struct buffer *pinned);
+
+        /* The request is over and freed; the session may take its next. */
+        void (*done)(void *session);
+
+        /* The session is to be closed, after what is queued is written. `why` is static, for the log. */
+        void (*drop)(void *session, const char *why);
+};
+
+enum request_state { REQUEST_RUNNING, REQUEST_WORKING, REQUEST_WAITING, REQUEST_STREAMING, REQUEST_PARKED };
+
+struct request {
+        struct list by_house;
+        struct house *house;
+        const struct op *op;
+        enum request_state state;
+        struct client *client;
+        struct holder *holder; /* a reference: the process that asked */
+        const struct sink *sink;
+        void *session;
+        bool more, oneway;
+        struct codec_doc *doc; /* owns the strings of params */
+        union method_params params;
+        union method_reply reply;
+        struct failure failure;
+        bool continues;        /* finish has more to say */
+        uint64_t started_usec; /* monotonic */
+
+        /* What the beats keep from one to the next. */
+        struct job job;
+        struct workplace *place;
+        struct buffer *buffer;
+        struct lease *lease;
+        struct backing *backing;
+        struct backend_detail detail;
+        bool pinned;           /* the reply lends `lend_fd` and carries a pin on buffer */
+        int lend_fd;
+        bool no_work;          /* begin found that there is nothing to do on the lane */
+        struct cursor cursor;  /* List, ListBuffers */
+        void *page;            /* items of the reply; freed with the request */
+        int64_t position;      /* Watch: the last sequence looked at */
+
+        /* Waiting. */
+        int64_t wait_ms;       /* set by begin: how long it may wait; 0: not at all */
+        struct waitq *queue;   /* set by begin or finish with VERDICT_AGAIN; NULL: for a name */
+        int64_t waiting_bytes; /* likewise, for a queue */
+        struct waiter waiter;
+        struct alarm *deadline;
+        uint64_t waiting_since_usec; /* monotonic */
+        bool counted;          /* in the client's waits; its time runs */
+        bool timed_out;
+        void (*on_timeout)(void *request);
+};
+
+static inline struct registry *request_registry(struct request *request) {
+        return &request->house->registry;
+}
+
+/* The peer behind the request. Not to be called once the session is gone. */
+static inline const struct peer *request_peer(const struct request *request) {
+        return &request->client->peer;
+}
+
+/* Internal with a reference that the log line carries too; `what` says what failed. */
+int request_internal(struct request *request, const char *what, int error);
+
+#endif

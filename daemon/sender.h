@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The processes that speak over one session. Usually one: who connected. A connection that was inherited or passed on has several,
+ * all of the same user. Loop thread. */
+#ifndef DAEMON_SENDER_H
+#define DAEMON_SENDER_H
+
+#include "creds.h"
+#include "house.h"
+#include "proto/wire.h"
+
+struct process;
+
+struct senders {
+        struct list processes; /* process.by_session; a reference each */
+        struct process *peer;  /* who connected: the first of them */
+};
+
+/* Takes the pidfd out of creds. 0 or -errno. */
+int senders_init(struct senders *senders, struct house *house, struct creds *creds);
+
+/* Gives the references back; harmless when init failed or never ran on zeroed memory. */
+void senders_deinit(struct senders *senders);
+
+/* The process that sent a message, made known when it is new (its pidfd is taken out of `sender` then); borrowed. 0;
+ * VERDICT_ACCESS_DENIED for another user; -ESRCH when it is already gone; -errno. */
+int senders_find(struct senders *senders, struct house *house, const struct creds *creds, struct wire_sender *sender,
+                 struct holder **ret, struct failure *failure);
+
+/* The session ends: processes whose exit cannot be seen count as exited, so that their leases end with it. */
+void senders_blind_exit(struct senders *senders);
+
+#endif

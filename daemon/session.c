@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A connection's life. Loop thread only. Reads and writes bytes, knows whose they are, and nothing of what they mean. While a call
+ * is under way nothing more is read: back-pressure and order in one rule. */
+#include "session.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+
+#include "alarm.h"
+#include "clock.h"
+#include "creds.h"
+#include "dispatch.h"
+#include "log.h"
+#include "process.h"
+#include "proto/cleanup.h"
+#include "proto/wire.h"
+#include "sender.h"
+
+#define TURN_MESSAGES 32         /* handled before others get their turn */
+#define TURNED_AWAY_MAX 64       /* connections kept at once only to be told why */
+#define TURNED_AWAY_MS 5000      /* and how long each has to ask */
+#define SESSION_DESCRIPTORS 1    /* its socket; processes count their own */
+
+struct farewell; /* closes what may block */
+
+struct session {
+        struct list by_hall, by_ready;
+        struct hall *hall;
+        struct client *client;   /* NULL when it was not let in: see refusal */
+        struct failure refusal;
+        struct creds creds;
+        struct peer peer;
+        struct senders senders;  /* the processes that spoke over it */
+        struct wire wire;
+        uv_poll_t poll;
+        int polled;              /* events asked for */
+        struct request *request; /* under way; dispatch clears it through `done` */
+        struct farewell *farewell;
+        struct alarm *alarm;     /* unread output, or turned away */
+        uint64_t n_written, n_written_then; /* bytes of output that left; when the alarm was set */
+        const char *why;         /* it is doomed: closed once its output is written */
+        bool half_closed;        /* the peer shut down its writing side */
+        bool eof;                /* and everything it wrote was read */
+        bool gone;               /* the peer is dead or its socket closed: only what it wrote before is still heard */
+        bool crowded;            /* input came while a call was under way: not polled for until it is over */
+        bool strangers;          /* descriptors arrived */
+        bool running;            /* its turn is under way */
+};
+
+/* ---- what may block is closed on a lane -------------------------------------------------------------------- */
+
+struct farewell {
+        struct job job;
+        struct wire wire;
+};
+
+static int farewell_work(struct job *job) {
+        struct farewell *farewell = container_of(job, struct farewell, job);
+
+        wire_deinit(&farewell->wire);
+        return 0;
+}
+
+static void farewell_done(struct job *job) {
+        free(container_of(job, struct farewell, job));
+}
+
+/* Gives up the connection. What the peer sent but nobody read may hold descriptors too. */
+static void session_hang_up(struct session *session) {
+        struct farewell *farewell = take_ptr(session->farewell);
+
+        wire_drop_output(&session->wire);
+        if (session->hall->sender_refuses && !session->strangers) {
+                wire_deinit(&session->wire);
+                free(farewell);
+                return;
+        }
+        farewell->wire = session->wire;
+        farewell->job.uid = session->creds.uid;
+        farewell->job.work = farewell_work;
+        farewell->job.done = farewell_done;
+        wire_init(&session->wire, -1, 0);
+        lane_submit(session->hall->doorman, &farewell->job);
+}
+
+/* ---- end --------------------------------------------------------------------------------------------------- */
+
+static void session_free(uv_handle_t *handle) {
+        struct session *session = handle->data;
+
+        creds_deinit(&session->creds);
+        rcstr_unref(session->peer.principal.container);
+        free(session->farewell);
+        free(session);
+}
+
+void session_close(struct session *session, const char *why) {
+        struct registry *registry = &session->hall->house->registry;
+
+        if (uv_is_closing((uv_handle_t *)&session->poll))
+                return;
+        if (session->client)
+                log_line(LOG_DEBUG, NULL, &(struct log_field){"SESSION", rcstr_text(session->client->id)}, 1,
+                         "session ends: %s", session->why ? session->why : why);
+        if (session->request)
+                dispatch_abandon(take_ptr(session->request));
+        alarm_cancel(&session->alarm);
+        uv_close((uv_handle_t *)&session->poll, session_free);
+        list_remove(&session->by_hall);
+        list_remove(&session->by_ready);
+        session_hang_up(session);
+        senders_blind_exit(&session->senders);
+        if (session->client)
+                registry_client_end(registry, take_ptr(session->client), SESSION_DESCRIPTORS, clock_real_usec(),
+                                    clock_monotonic_usec());
+        else
+                session->hall->n_turned_away--;
+        senders_deinit(&session->senders);
+}
+
+/* ---- output ------------------------------------------------------------------------------------------------ */
+
+static void session_on_alarm(void *arg);
+
+static int session_set_alarm(struct session *session) {
+        struct house *house = session->hall->house;
+
+        session->n_written_then = session->n_written;
+        return alarm_new(house->loop, (uint64_t)house->registry.limits.unread_ms, session_on_alarm, session,
+                         &session->alarm);
+}
+
+static void session_on_alarm(void *arg) {
+        struct session *session = arg;
+
+        if (!session->client) {
+                session_close(session, "it did not ask why it was not let in");
+                return;
+        }
+        if (session->n_written > session->n_written_then && session_set_alarm(session) == 0)
+                return;
+        log_line(LOG_NOTICE, MESSAGE_DROPPED, &(struct log_field){"SESSION", rcstr_text(session->client->id)}, 1,
+                 "session dropped: its client does not read");
+        session_close(session, "output stayed unread");
+}
+
+static void session_mark_ready(struct session *session) {
+        if (!session->running && list_empty(&session->by_ready))
+                list_append(&session->hall->ready, &session->by_ready);
+}
+
+/* The peer is dead or has closed: what it wrote before is still heard, nothing more is said. */
+static void session_mark_gone(struct session *session) {
+        session->gone = true;
+        wire_drop_output(&session->wire);
+        session_mark_ready(session);
+}
+
+/* Writes what it can and sees to it that unread output has a deadline. */
+static void session_flush(struct session *session) {
+        size_t before = wire_pending(&session->wire);
+        int r = wire_flush(&session->wire);
+
+        if (r < 0 && r != -EAGAIN) {
+                session_mark_gone(session);
+                return;
+        }
+        session->n_written += before - wire_pending(&session->wire);
+        if (!session->client)
+                return;
+        if (r == 0)
+                alarm_cancel(&session->alarm);
+        else if (!session->alarm && session_set_alarm(session) < 0)
+                session_mark_gone(session);
+}
+
+struct lent {
+        struct registry *registry;
+        struct buffer *buffer;
+};
+
+static void lent_return(void *arg) {
+        struct lent *lent = arg;
+
+        registry_unpin(lent->registry, lent->buffer, clock_real_usec(), clock_monotonic_usec());
+        free(lent);
+}
+
+static bool session_send(void *arg, const struct bytes *message, int fd, struct buffer *pinned) {
+        struct session *session = arg;
+        struct lent *lent = NULL;
+        int r;
+
+        if (session->gone) {
+                if (pinned)
+                        registry_unpin(&session->hall->house->registry, pinned, clock_real_usec(), clock_monotonic_usec());
+                return true;
+        }
+        if (pinned) {
+                lent = malloc(sizeof(*lent));
+                if (!lent)
+                        return false;
+                *lent = (struct lent){&session->hall->house->registry, pinned};
+        }
+        r = wire_put(&session->wire, message->data, message->n, &fd, fd >= 0, lent ? lent_return : NULL, lent);
+        if (r < 0) {
+                free(lent);
+                return false;
+        }
+        session_flush(session);
+        return true;
+}
+
+static void session_done(void *arg) {
+        struct session *session = arg;
+
+        session->request = NULL;
+        session_mark_ready(session);
+}
+
+static void session_drop(void *arg, const char *why) {
+        struct session *session = arg;
+
+        if (!session->why)
+                session->why = why;
+}
+
+static const struct sink session_sink = {session_send, session_done, session_drop};
+
+void session_kick(void *arg) {
+        session_drop(arg, "kicked");
+        session_mark_ready(arg);
+}
+
+/* ---- input ------------------------------------------------------------------------------------------------- */
+
+/* Descriptors came with a message: refused, whatever it asks. */
+static void session_refuse_strangers(struct session *session) {
+        struct failure failure = {0};
+
+        session->strangers = true;
+        fail_reason(&failure, VERDICT_ACCESS_DENIED, "", "this service takes no descriptors; send the call without them");
+        dispatch_refuse(session->hall->house, &failure, &session_sink, session);
+        session_drop(session, "descriptors were sent");
+}
+
+static void session_message(struct session *session, const char *text, size_t n) {
+        struct house *house = session->hall->house;
+        struct failure failure = {0};
+        struct holder *holder;
+        int r;
+
+        if (session->wire.fds.n > 0 || session->wire.truncated) {
+                session_refuse_strangers(session);
+                return;
+        }
+        if (!session->client) {
+                dispatch_refuse(house, &session->refusal, &session_sink, session);
+                session_drop(session, "not let in");
+                return;
+        }
+        r = senders_find(&session->senders, house, &session->creds, &session->wire.sender, &holder, &failure);
+        if (r > 0)
+                dispatch_refuse(house, &failure, &session_sink, session);
+        if (r != 0) {
+                session_drop(session, r > 0 ? failure.reason[0] ? "spoken to by another user" : "sender is gone" : "out of memory");
+                return;
+        }
+        dispatch_call(house, session->client, holder, &session_sink, session, text, n, &session->request);
+}
+
+/* Takes one message out of what was received: false when there is none, or the stream is of no further use. */
+static bool session_step(struct session *session) {
+        char *text;
+        size_t n;
+        int r;
+
+        r = wire_next(&session->wire, &text, &n);
+        if (r == 1) {
+                session_message(session, text, n);
+                return true;
+        }
+        if (r == -EMSGSIZE)
+                session_drop(session, "a message is too long");
+        else if (r == -EPERM)
+                session_drop(session, "one message came from two processes");
+        else if (r < 0)
+                session_drop(session, "out of memory");
+        return false;
+}
+
+/* One read. False when nothing came. */
+static bool session_fill(struct session *session) {
+        ssize_t n = wire_fill(&session->wire);
+
+        if (n > 0)
+                return true;
+        if (n == 0)
+                session->eof = true;
+        else if (n != -EAGAIN) {
+                session_mark_gone(session);
+                session->eof = true;
+        }
+        return false;
+}
+
+static bool session_full(const struct session *session) {
+        return wire_pending(&session->wire) > (size_t)session->hall->house->registry.limits.unread_bytes;
+}
+
+/* ---- the turn ---------------------------------------------------------------------------------------------- */
+
+static void session_on_poll(uv_poll_t *poll, int status, int events);
+
+static bool session_hung_up(const struct session *session) {
+        struct pollfd socket = {.fd = session->wire.fd};
+
+        return poll(&socket, 1, 0) == 1;
+}
+
+static void session_poll(struct session *session) {
+        int events = UV_PRIORITIZED; /* never comes by itself, but keeps hang-up watched */
+
+        if (!session->eof && !session->crowded && !session->why)
+                events |= UV_READABLE;
+        if (!session->half_closed)
+                events |= UV_DISCONNECT;
+        if (wire_pending(&session->wire) > 0)
+                events |= UV_WRITABLE;
+        if (events == session->polled)
+                return;
+        session->polled = events;
+        uv_poll_start(&session->poll, events, session_on_poll);
+}
+
+/* Whether it has ended: nothing more will be heard or said. A half-closed peer keeps its session while it holds leases. */
+static bool session_over(const struct session *session) {
+        if (session->gone)
+                return session->eof || session->why || session->request;
+        if (session->request || wire_pending(&session->wire) > 0)
+                return false;
+        return session->why || (session->eof && (!session->client || list_empty(&session->client->leases)));
+}
+
+/* One thing to do: more of a stream, a message, or (if the socket is known to have some) a read. False when there is none. */
+static bool session_advance(struct session *session, bool *readable) {
+        bool read = *readable || session->gone;
+
+        if (session->request) {
+                if (session->request->state != REQUEST_STREAMING || session->gone)
+                        return false;
+                dispatch_continue(session->request);
+                return true;
+        }
+        session->crowded = false;
+        if (session_step(session))
+                return true;
+        if (!read || session->eof || session->why)
+                return false;
+        *readable = false; /* polling will tell again */
+        return session_fill(session);
+}
+
+/* Does what there is to do, up to a turn's worth. */
+static void session_turn(struct session *session, bool readable) {
+        bool more = true;
+
+        session->running = true;
+        for (int i = 0; i < TURN_MESSAGES && more; i++)
+                more = !session->why && !session_full(session) && session_advance(session, &readable);
+        session->running = false;
+        if (session_over(session)) {
+                session_close(session, session->gone ? "hang-up" : "end of stream");
+                return;
+        }
+        if (more)
+                session_mark_ready(session);
+        session_poll(session);
+}
+
+static void session_on_poll(uv_poll_t *poll, int status, int events) {
+        struct session *session = poll->data;
+
+        if (status < 0 || (events & (UV_DISCONNECT | UV_PRIORITIZED))) {
+                if (status < 0 || session_hung_up(session))
+                        session_mark_gone(session);
+                else
+                        session->half_closed = true;
+                session->polled = status < 0 ? 0 : session->polled; /* libuv stopped polling */
+        }
+        if (events & UV_WRITABLE)
+                session_flush(session);
+        if ((events & UV_READABLE) && session->request)
+                session->crowded = true;
+        session_turn(session, events & UV_READABLE);
+}
+
+bool sessions_run(struct hall *hall) {
+        struct list turn;
+        struct session *session;
+
+        list_init(&turn);
+        while (!list_empty(&hall->ready)) {
+                struct list *link = list_first(&hall->ready);
+
+                list_remove(link);
+                list_append(&turn, link);
+        }
+        while (!list_empty(&turn)) {
+                session = container_of(list_first(&turn), struct session, by_ready);
+                list_remove(&session->by_ready);
+                session_turn(session, false);
+        }
+        return !list_empty(&hall->ready);
+}
+
+void sessions_close_all(struct hall *hall, const char *why) {
+        while (!list_empty(&hall->sessions))
+                session_close(container_of(list_first(&hall->sessions), struct session, by_hall), why);
+}
+
+bool sessions_flushed(const struct hall *hall) {
+        struct session *session;
+
+        list_for_each(session, &hall->sessions, by_hall)
+                if (session->request || wire_pending(&session->wire) > 0)
+                        return false;
+        return true;
+}
+
+/* ---- beginning --------------------------------------------------------------------------------------------- */
+
+static void session_identify(struct session *session, bool admin) {
+        session->peer = (struct peer){
+                .principal = {.uid = session->creds.uid, .gid = session->creds.gid},
+                .gids = session->creds.gids,
+                .n_gids = session->creds.n_gids,
+                .admin = admin,
+                .overflow = session->creds.uid == session->hall->overflow_uid,
+        };
+}
+
+/* Lets it in, or notes why not. -errno when it can't even be told. */
+static int session_admit(struct session *session) {
+        struct hall *hall = session->hall;
+        struct registry *registry = &hall->house->registry;
+        int r;
+
+        r = senders_init(&session->senders, hall->house, &session->creds);
+        if (r < 0)
+                return r;
+        session->peer.principal.container = rcstr_ref(session->senders.peer->holder.container);
+        r = policy_admit(&registry->policy, &session->peer, &session->refusal);
+        if (r == 0)
+                r = registry_client_new(registry, &session->peer, SESSION_DESCRIPTORS, &session->client, &session->refusal);
+        if (r < 0)
+                return r;
+        if (r == 0) {
+                session->client->session = session;
+                return 0;
+        }
+        if (hall->n_turned_away >= TURNED_AWAY_MAX)
+                return -EBUSY;
+        r = alarm_new(hall->house->loop, TURNED_AWAY_MS, session_on_alarm, session, &session->alarm);
+        if (r == 0)
+                hall->n_turned_away++;
+        return r;
+}
+
+/* Undoes session_new() from any point before the poll handle was made. */
+static void session_discard(struct session *session) {
+        senders_deinit(&session->senders);
+        wire_deinit(&session->wire);
+        rcstr_unref(session->peer.principal.container);
+        creds_deinit(&session->creds);
+        free(session->farewell);
+        free(session);
+}
+
+int session_new(struct hall *hall, int fd_take, bool admin) {
+        struct session *session = calloc(1, sizeof(*session));
+        int r;
+
+        if (!session) {
+                fd_closep(&fd_take);
+                return -ENOMEM;
+        }
+        session->hall = hall;
+        session->creds.pidfd = -1;
+        list_init(&session->by_hall);
+        list_init(&session->by_ready);
+        wire_init(&session->wire, fd_take, (size_t)hall->house->registry.limits.message_bytes);
+        session->farewell = calloc(1, sizeof(*session->farewell));
+        r = session->farewell ? creds_read(fd_take, &session->creds) : -ENOMEM;
+        if (r == 0)
+                r = uv_poll_init(hall->house->loop, &session->poll, fd_take);
+        if (r < 0) {
+                session_discard(session);
+                return r;
+        }
+        session->poll.data = session;
+        session_identify(session, admin);
+        list_append(&hall->sessions, &session->by_hall);
+        r = session_admit(session);
+        if (r < 0) {
+                hall->n_turned_away++; /* session_close() takes it off again */
+                session_close(session, "it could not be admitted");
+                return r;
+        }
+        session_poll(session);
+        return 0;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Binds a device's books to its backend and lanes. Loop thread; only closer_work() runs on the pool. Decides nothing. */
+#include "workplace.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "clock.h"
+#include "log.h"
+#include "proto/cleanup.h"
+
+#define STUCK_MS 5000
+
+struct closer {
+        struct list by_place;
+        struct job job;
+        struct workplace *place;
+        struct buffer *buffer;
+        struct backing *backing;
+};
+
+static void workplace_judge(struct workplace *place) {
+        bool degraded = place->stuck[0] || place->stuck[1];
+
+        if (degraded == place->device.degraded)
+                return;
+        log_line(degraded ? LOG_ERR : LOG_NOTICE, MESSAGE_DEGRADED,
+                 &(struct log_field){"DEVICE", rcstr_text(place->device.uuid)}, 1,
+                 degraded ? "device does not answer: degraded" : "device answers again");
+        registry_set_degraded(place->registry, &place->device, degraded, clock_real_usec());
+}
+
+static void workplace_on_stuck(void *arg, bool stuck) {
+        struct workplace *place = arg;
+
+        place->stuck[0] = stuck;
+        workplace_judge(place);
+}
+
+static void workplace_on_closing_stuck(void *arg, bool stuck) {
+        struct workplace *place = arg;
+
+        place->stuck[1] = stuck;
+        workplace_judge(place);
+}
+
+int workplace_init(struct workplace *place, uv_loop_t *loop, struct registry *registry, const struct backend *backend,
+                   struct backend_device *backend_device, int64_t capacity_bytes) {
+        struct device *device = &place->device;
+        int r;
+
+        *place = (struct workplace){.backend = backend, .backend_device = backend_device, .registry = registry};
+        list_init(&place->spare_closers);
+        backend->info(backend_device, &place->info);
+        device->uuid = rcstr_new(place->info.uuid);
+        device->name = rcstr_new(place->info.name);
+        if (!device->uuid || !device->name)
+                return -ENOMEM;
+        device->kind = place->info.kind;
+        device->total_bytes = place->info.total_bytes;
+        device->capacity_bytes = capacity_bytes > 0 ? capacity_bytes : place->info.capacity_bytes;
+        device->zeroed = place->info.zeroed;
+        device->handles = place->info.handles;
+        device->n_handles = place->info.n_handles;
+        device->workplace = place;
+        waitq_init(&device->waitq);
+
+        r = lane_new(loop, place->info.uuid, STUCK_MS, workplace_on_stuck, place, &place->lane);
+        if (r < 0)
+                return r;
+        r = lane_new(loop, place->info.uuid, STUCK_MS, workplace_on_closing_stuck, place, &place->closing_lane);
+        if (r < 0)
+                return r;
+        registry_add_device(registry, device);
+        return 0;
+}
+
+void workplace_deinit(struct workplace *place) {
+        struct closer *closer;
+
+        list_for_each(closer, &place->spare_closers, by_place)
+                free(closer);
+        list_init(&place->spare_closers);
+        if (place->lane)
+                lane_close(place->lane);
+        if (place->closing_lane)
+                lane_close(place->closing_lane);
+        place->lane = place->closing_lane = NULL;
+        rcstr_unref(place->device.uuid);
+        rcstr_unref(place->device.name);
+        place->device.uuid = place->device.name = NULL;
+}
+
+int workplace_prepare_close(struct workplace *place) {
+        struct closer *closer = calloc(1, sizeof(*closer));
+
+        if (!closer)
+                return -ENOMEM;
+        closer->place = place;
+        list_append(&place->spare_closers, &closer->by_place);
+        return 0;
+}
+
+static struct closer *workplace_take_closer(struct workplace *place) {
+        struct list *link = list_first(&place->spare_closers);
+
+        list_remove(link);
+        return container_of(link, struct closer, by_place);
+}
+
+void workplace_forgo_close(struct workplace *place) {
+        free(workplace_take_closer(place));
+}
+
+static int closer_work(struct job *job) {
+        struct closer *closer = container_of(job, struct closer, job);
+
+        closer->place->backend->close(take_ptr(closer->backing));
+        return 0;
+}
+
+static void closer_done(struct job *job) {
+        struct closer *closer = container_of(job, struct closer, job);
+
+        registry_retired(closer->place->registry, closer->buffer, clock_real_usec());
+        free(closer);
+}
+
+void workplace_close(struct workplace *place, struct buffer *buffer, struct backing *backing_take) {
+        struct closer *closer = workplace_take_closer(place);
+
+        closer->buffer = buffer;
+        closer->backing = backing_take;
+        closer->job.uid = buffer->owner.uid;
+        closer->job.work = closer_work;
+        closer->job.done = closer_done;
+        lane_submit(place->closing_lane, &closer->job);
+}
+
+bool workplace_idle(const struct workplace *place) {
+        return lane_idle(place->lane) && lane_idle(place->closing_lane);
+}

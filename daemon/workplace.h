@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A device at work: its books, its backend and its two lanes, one for allocating and one for closing, so that a long close
+ * holds up nobody. Loop thread only. */
+#ifndef DAEMON_WORKPLACE_H
+#define DAEMON_WORKPLACE_H
+
+#include <uv.h>
+
+#include "backend.h"
+#include "lane.h"
+#include "registry.h"
+
+struct closer; /* memory set aside for closing one buffer */
+
+struct workplace {
+        struct device device;
+        const struct backend *backend;
+        struct backend_device *backend_device;
+        struct backend_device_info info;
+        struct lane *lane, *closing_lane;
+        struct registry *registry;
+        struct list spare_closers; /* one for each buffer that has memory or is getting it */
+        bool stuck[2];
+};
+
+/* Fills an embedded workplace and adds its device to the registry. The backend device stays the backend's. */
+int workplace_init(struct workplace *place, uv_loop_t *loop, struct registry *registry, const struct backend *backend,
+                   struct backend_device *device, int64_t capacity_bytes);
+void workplace_deinit(struct workplace *place);
+
+static inline struct workplace *workplace_of(const struct device *device) {
+        return device->workplace;
+}
+
+/* Sets aside what closing a buffer later needs, so that closing cannot fail. 0 or -ENOMEM. */
+int workplace_prepare_close(struct workplace *place);
+void workplace_forgo_close(struct workplace *place);
+
+/* Closes a retiring buffer's memory on the closing lane; registry_retired() follows from the loop. */
+void workplace_close(struct workplace *place, struct buffer *buffer, struct backing *backing_take);
+
+bool workplace_idle(const struct workplace *place);
+
+#endif

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libgpuipc: memory shared between processes, by lease from gpuipcd.
+ *
+ *     gpuipc_client *client;
+ *     gpuipc_buffer *buffer;
+ *     void *pointer;
+ *     gpuipc_error error;
+ *
+ *     if (gpuipc_connect(NULL, &client, &error) != 0 ||
+ *         gpuipc_allocate(client, 1 << 20, NULL, &buffer, &error) != 0 ||
+ *         gpuipc_buffer_map(buffer, &pointer, &error) != 0)
+ *             errx(1, "%s", error.message);
+ *
+ * Every function that can fail returns 0 (GPUIPC_OK) or a positive gpuipc_status, and fills `*ret_error` when the caller
+ * gives one (NULL is allowed everywhere). Outputs are written only on success. Sizes are bytes, durations milliseconds.
+ * Strings handed in are copied; strings handed out are borrowed and live as long as the object they came from.
+ *
+ * A client object may be used from several threads at once; a buffer object from one thread at a time. Calls that wait
+ * (wait_ms) and watches do not hold up other calls. After fork() the child must not use the parent's objects: every
+ * call answers GPUIPC_ERROR_FORKED and touches nothing; connect anew. All descriptors are close-on-exec. */
+#ifndef GPUIPC_H
+#define GPUIPC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define GPUIPC_PUBLIC __attribute__((visibility("default")))
+#else
+#define GPUIPC_PUBLIC
+#endif
+
+#define GPUIPC_VERSION "0.1.0"
+#define GPUIPC_DEFAULT_SOCKET "/run/gpuipcd/gpuipcd.sock"
+#define GPUIPC_DEFAULT_ADMIN_SOCKET "/run/gpuipcd-admin/admin.sock"
+
+/* The version of the library at run time, "0.1.0". */
+GPUIPC_PUBLIC const char *gpuipc_version(void);
+
+/* ---- errors ----------------------------------------------------------------------------------------------- */
+
+typedef enum gpuipc_status {
+        GPUIPC_OK = 0,
+        /* The daemon's own words: io.gpuipc.Broker errors. */
+        GPUIPC_ERROR_NO_SUCH_BUFFER = 1,
+        GPUIPC_ERROR_NO_SUCH_LEASE = 2,
+        GPUIPC_ERROR_NO_SUCH_SESSION = 3,
+        GPUIPC_ERROR_NO_SUCH_DEVICE = 4,
+        GPUIPC_ERROR_NAME_TAKEN = 5,
+        GPUIPC_ERROR_ACCESS_DENIED = 6,
+        GPUIPC_ERROR_QUOTA_EXCEEDED = 7,
+        GPUIPC_ERROR_OUT_OF_MEMORY = 8, /* of a device; error.free_bytes and error.asked say how much */
+        GPUIPC_ERROR_HANDLE_UNSUPPORTED = 9,
+        GPUIPC_ERROR_ALREADY_SEALED = 10,
+        GPUIPC_ERROR_TIMED_OUT = 11,
+        GPUIPC_ERROR_DEVICE_DEGRADED = 12,
+        GPUIPC_ERROR_TOO_MANY_REQUESTS = 13,
+        GPUIPC_ERROR_EVENTS_LOST = 14,
+        GPUIPC_ERROR_INTERNAL = 15, /* a fault of the daemon's; error.subject finds it in its log */
+        GPUIPC_ERROR_INVALID_PARAMETER = 16, /* error.subject names it */
+        GPUIPC_ERROR_UNSUPPORTED = 17,       /* the daemon does not know this method, interface or way of calling */
+        /* The library's own. */
+        GPUIPC_ERROR_UNREACHABLE = 32,  /* no daemon answers at the socket; error.system_errno says why */
+        GPUIPC_ERROR_DISCONNECTED = 33, /* the connection ended; leases made over it are over */
+        GPUIPC_ERROR_PROTOCOL = 34,     /* the peer's answer makes no sense */
+        GPUIPC_ERROR_FORKED = 35,       /* made before fork(), used in the child: connect anew */
+        GPUIPC_ERROR_MAP = 36,          /* the handle could not be mapped; error.system_errno or the text says why */
+        GPUIPC_ERROR_NO_MEMORY = 37,    /* this process is out of memory */
+        GPUIPC_ERROR_CLOSED = 38,       /* a watch was ended, by gpuipc_watch_stop() or by the daemon */
+} gpuipc_status;
+
+typedef struct gpuipc_error {
+        gpuipc_status status;
+        int system_errno;     /* 0 when no system call is to blame */
+        const char *name;     /* static: "io.gpuipc.Broker.NameTaken" or "gpuipc.Unreachable" */
+        char subject[132];    /* the parameter, device, name, limit or reference it is about; may be "" */
+        char message[512];    /* one or two sentences: cause and, where there is one, remedy */
+        int64_t limit, used, asked, free_bytes, oldest; /* −1 where the error carries no such figure */
+} gpuipc_error;
+
+/* "GPUIPC_ERROR_NAME_TAKEN" and so on; never NULL. */
+GPUIPC_PUBLIC const char *gpuipc_status_name(gpuipc_status status);
+
+/* ---- client ----------------------------------------------------------------------------------------------- */
+
+typedef struct gpuipc_client gpuipc_client;
+typedef struct gpuipc_buffer gpuipc_buffer;
+typedef struct gpuipc_watch gpuipc_watch;
+
+typedef struct gpuipc_connect_options {
+        size_t struct_size;      /* sizeof(gpuipc_connect_options) */
+        const char *socket_path; /* NULL: $GPUIPC_SOCKET, else GPUIPC_DEFAULT_SOCKET */
+        int timeout_ms;          /* for each call, beyond its own wait_ms; 0: 30 seconds; −1: none */
+} gpuipc_connect_options;
+#define GPUIPC_CONNECT_OPTIONS_INIT { sizeof(gpuipc_connect_options), NULL, 0 }
+
+/* Connects. The caller owns *ret_client. */
+GPUIPC_PUBLIC int gpuipc_connect(const gpuipc_connect_options *options, gpuipc_client **ret_client, gpuipc_error *ret_error);
+
+/* Closes every connection of the client. Buffers not released before are lost to it (their leases end; the memory
+ * stays mapped until gpuipc_release(), which may still be called, or the process exits). NULL is allowed. */
+GPUIPC_PUBLIC void gpuipc_client_free(gpuipc_client *client);
+
+/* The path of the socket this client speaks to. */
+GPUIPC_PUBLIC const char *gpuipc_client_socket(const gpuipc_client *client);
+
+/* ---- buffers ---------------------------------------------------------------------------------------------- */
+
+typedef enum gpuipc_access {
+        GPUIPC_RW = 0,
+        GPUIPC_RO = 1, /* mapped read-only. This guards against mistakes; on a GPU a hostile holder can map it anew */
+} gpuipc_access;
+
+typedef struct gpuipc_allocate_options {
+        size_t struct_size;
+        const char *device; /* UUID or "host"; NULL: the daemon's default */
+        const char *name;   /* [A-Za-z0-9._/-]{1,128}; NULL: none */
+        const char *handle; /* "auto", "memfd", "cuda-fd", "cuda-ipc"; NULL: "auto" */
+        const char *mode;   /* "0640": r opens ro, w opens rw; NULL: "0600" */
+        const char *meta;   /* JSON object of at most 4 KiB, opaque to the daemon; NULL: none */
+        int64_t keep_ms;    /* keep once, from the end of the last lease; 0: not */
+        int64_t wait_ms;    /* wait for quota or memory; 0: not */
+        const char *label;  /* shown in lists; NULL: none */
+} gpuipc_allocate_options;
+#define GPUIPC_ALLOCATE_OPTIONS_INIT { sizeof(gpuipc_allocate_options), NULL, NULL, NULL, NULL, NULL, 0, 0, NULL }
+
+typedef struct gpuipc_open_options {
+        size_t struct_size;
+        gpuipc_access access;
+        int64_t owner;     /* by name: whose buffer is wanted, a uid; −1: the caller's own or root's; −2: anyone's */
+        int64_t wait_ms;   /* by name: wait for it; 0: not */
+        const char *label; /* NULL: none */
+} gpuipc_open_options;
+#define GPUIPC_OPEN_OPTIONS_INIT { sizeof(gpuipc_open_options), GPUIPC_RW, -1, 0, NULL }
+
+/* Makes a buffer of `size` bytes, zero at first sight, and a rw lease on it. The caller owns *ret_buffer. */
+GPUIPC_PUBLIC int gpuipc_allocate(gpuipc_client *client, int64_t size, const gpuipc_allocate_options *options,
+                                  gpuipc_buffer **ret_buffer, gpuipc_error *ret_error);
+
+/* A lease on an existing buffer, by name or by id. The caller owns *ret_buffer. */
+GPUIPC_PUBLIC int gpuipc_open_name(gpuipc_client *client, const char *name, const gpuipc_open_options *options,
+                                   gpuipc_buffer **ret_buffer, gpuipc_error *ret_error);
+GPUIPC_PUBLIC int gpuipc_open_id(gpuipc_client *client, const char *id, const gpuipc_open_options *options,
+                                 gpuipc_buffer **ret_buffer, gpuipc_error *ret_error);
+
+/* Maps the buffer and gives its first byte: a host pointer, or a device pointer for memory on a GPU. All gpuipc_buffer
+ * objects of one buffer with one access share a mapping within the process; a further call gives the same pointer. Unmapped
+ * by gpuipc_release(). */
+GPUIPC_PUBLIC int gpuipc_buffer_map(gpuipc_buffer *buffer, void **ret_pointer, gpuipc_error *ret_error);
+
+/* Unmaps (when no other object of this process uses the mapping), closes the handle and ends the lease. The object is
+ * gone whatever is returned; the status tells whether the daemon confirmed. NULL is allowed. */
+GPUIPC_PUBLIC int gpuipc_release(gpuipc_buffer *buffer, gpuipc_error *ret_error);
+
+/* Facts of a buffer as they were when the lease was made. */
+GPUIPC_PUBLIC const char *gpuipc_buffer_id(const gpuipc_buffer *buffer);
+GPUIPC_PUBLIC const char *gpuipc_buffer_name(const gpuipc_buffer *buffer);   /* NULL when it has none */
+GPUIPC_PUBLIC const char *gpuipc_buffer_lease(const gpuipc_buffer *buffer);  /* the lease's id */
+GPUIPC_PUBLIC const char *gpuipc_buffer_device(const gpuipc_buffer *buffer); /* UUID or "host" */
+GPUIPC_PUBLIC const char *gpuipc_buffer_handle(const gpuipc_buffer *buffer); /* "memfd", "cuda-fd", "cuda-ipc" */
+GPUIPC_PUBLIC const char *gpuipc_buffer_meta(const gpuipc_buffer *buffer);   /* JSON text; NULL when it has none */
+GPUIPC_PUBLIC int64_t gpuipc_buffer_size(const gpuipc_buffer *buffer);       /* bytes asked for */
+GPUIPC_PUBLIC int64_t gpuipc_buffer_allocated(const gpuipc_buffer *buffer);  /* bytes it takes */
+GPUIPC_PUBLIC int64_t gpuipc_buffer_offset(const gpuipc_buffer *buffer);     /* where it starts in its handle */
+GPUIPC_PUBLIC gpuipc_access gpuipc_buffer_access(const gpuipc_buffer *buffer);
+
+/* The handle's descriptor, borrowed: valid until gpuipc_release(). −1 when the handle has none. */
+GPUIPC_PUBLIC int gpuipc_buffer_fd(const gpuipc_buffer *buffer);
+
+/* 1 when the mapping reaches the memory over peer access from another GPU (correct, slower), else 0. */
+GPUIPC_PUBLIC int gpuipc_buffer_is_peer(const gpuipc_buffer *buffer);
+
+/* Refuses further rw leases; the owner only. */
+GPUIPC_PUBLIC int gpuipc_seal(gpuipc_client *client, const char *id, gpuipc_error *ret_error);
+
+/* Takes the name away, ends any keep, refuses new opens; exactly one of id and name, the other NULL. The owner only. */
+GPUIPC_PUBLIC int gpuipc_free(gpuipc_client *client, const char *id, const char *name, gpuipc_error *ret_error);
+
+/* Closes another session of the caller's own uid (an administrator: any). */
+GPUIPC_PUBLIC int gpuipc_kick(gpuipc_client *client, const char *session, gpuipc_error *ret_error);
+
+/* ---- looking ---------------------------------------------------------------------------------------------- */
+
+/* Integers not known are −1, strings not known NULL. */
+typedef struct gpuipc_buffer_info {
+        const char *id, *name, *device, *handle, *mode, *state, *meta;
+        int64_t size, allocated, owner_uid, owner_gid, created_usec, leases, charged_uid;
+        int sealed, ro_enforced;
+} gpuipc_buffer_info;
+
+typedef struct gpuipc_lease_info {
+        const char *id, *buffer, *name, *device, *access, *state, *session, *command, *container, *label;
+        int64_t size, pid, uid, gid, since_usec;
+} gpuipc_lease_info;
+
+typedef struct gpuipc_device_info {
+        const char *uuid, *name, *kind, *zeroed;
+        int64_t total_bytes, free_bytes, brokered_bytes, draining_bytes;
+        const char *const *handles; /* NULL-ended */
+        int degraded;
+} gpuipc_device_info;
+
+typedef struct gpuipc_status_info {
+        const char *version, *backend, *session;
+        int64_t uptime_usec, buffers, leases, sessions;
+        const char *const *features; /* NULL-ended */
+        const gpuipc_device_info *devices;
+        size_t n_devices;
+        const char *limits; /* JSON object: name to number */
+} gpuipc_status_info;
+
+typedef struct gpuipc_event_info {
+        int64_t sequence, time_usec;
+        const char *kind;                 /* "created", "opened", … */
+        const gpuipc_buffer_info *buffer; /* NULL when the event is about none */
+        const gpuipc_lease_info *lease;   /* NULL likewise */
+} gpuipc_event_info;
+
+/* What a callback is given lives until it returns. A callback that returns non-zero ends the enumeration, and the
+ * function returns GPUIPC_OK. Callbacks must not use the same client. */
+GPUIPC_PUBLIC int gpuipc_get_status(gpuipc_client *client, void (*callback)(const gpuipc_status_info *status, void *data),
+                                    void *data, gpuipc_error *ret_error);
+
+typedef struct gpuipc_list_options {
+        size_t struct_size;
+        int64_t uid;      /* −1: everyone's that one may see */
+        const char *name; /* NULL: any */
+} gpuipc_list_options;
+#define GPUIPC_LIST_OPTIONS_INIT { sizeof(gpuipc_list_options), -1, NULL }
+
+GPUIPC_PUBLIC int gpuipc_list(gpuipc_client *client, const gpuipc_list_options *options,
+                              int (*callback)(const gpuipc_lease_info *lease, void *data), void *data,
+                              gpuipc_error *ret_error);
+GPUIPC_PUBLIC int gpuipc_list_buffers(gpuipc_client *client, const gpuipc_list_options *options,
+                                      int (*callback)(const gpuipc_buffer_info *buffer, void *data), void *data,
+                                      gpuipc_error *ret_error);
+
+/* Events from now on (since < 0) or after the one numbered `since`, over a connection of their own. The caller owns
+ * *ret_watch. */
+GPUIPC_PUBLIC int gpuipc_watch_new(gpuipc_client *client, int64_t since, gpuipc_watch **ret_watch, gpuipc_error *ret_error);
+
+/* Readable when gpuipc_watch_next() may have something. Borrowed. */
+GPUIPC_PUBLIC int gpuipc_watch_fd(const gpuipc_watch *watch);
+
+/* The next event, borrowed until the next call. Waits at most timeout_ms (−1: without end) and then answers
+ * GPUIPC_ERROR_TIMED_OUT. GPUIPC_ERROR_EVENTS_LOST: error.oldest is the first event still remembered; make a new watch
+ * with since = oldest − 1. */
+GPUIPC_PUBLIC int gpuipc_watch_next(gpuipc_watch *watch, int timeout_ms, const gpuipc_event_info **ret_event,
+                                    gpuipc_error *ret_error);
+
+/* May be called from another thread: gpuipc_watch_next() returns GPUIPC_ERROR_CLOSED. */
+GPUIPC_PUBLIC void gpuipc_watch_stop(gpuipc_watch *watch);
+GPUIPC_PUBLIC void gpuipc_watch_free(gpuipc_watch *watch);
+
+/* ---- the wire itself -------------------------------------------------------------------------------------- */
+
+/* Calls any method with JSON parameters (NULL: none) over a connection of its own and hands each reply's "parameters"
+ * object, as JSON text, to the callback; several with `more` non-zero. Descriptors in replies are closed. */
+GPUIPC_PUBLIC int gpuipc_call_json(gpuipc_client *client, const char *method, const char *parameters, int more,
+                                   int (*callback)(const char *parameters, void *data), void *data,
+                                   gpuipc_error *ret_error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

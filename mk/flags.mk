@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+# What every compilation and link is given.
+
+WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition \
+        -Wundef -Wpointer-arith -Wwrite-strings -Wvla -Wformat=2 -Wimplicit-fallthrough -Wdate-time
+GCC_WARNINGS := -Wlogical-op -Wduplicated-cond
+
+PACKAGES := libuv libcjson libsystemd
+PACKAGE_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PACKAGES) 2>/dev/null)
+UV_LIBS = $(shell $(PKG_CONFIG) --libs libuv)
+CJSON_LIBS = $(shell $(PKG_CONFIG) --libs libcjson)
+SYSTEMD_LIBS = $(shell $(PKG_CONFIG) --libs libsystemd)
+CHECK_LIBS = $(shell $(PKG_CONFIG) --libs check)
+CRYPTO_LIBS = $(shell $(PKG_CONFIG) --libs libcrypto)
+
+BASE_CFLAGS := -std=gnu17 -D_GNU_SOURCE -I. -Iinclude $(PACKAGE_CFLAGS) -g -fvisibility=hidden -pthread
+HARDENING := -fstack-protector-strong -fstack-clash-protection -D_FORTIFY_SOURCE=2
+
+CFLAGS ?= -O2
+LDFLAGS ?=
+ifeq ($(SAN),address)
+SAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+HARDENING :=
+else ifeq ($(SAN),thread)
+SAN_FLAGS := -fsanitize=thread -fno-omit-frame-pointer
+HARDENING :=
+endif
+
+ALL_CFLAGS := $(BASE_CFLAGS) $(WARNINGS) $(GCC_WARNINGS) $(HARDENING) $(SAN_FLAGS) $(CFLAGS)
+ALL_LDFLAGS := -Wl,-z,relro,-z,now,-z,noexecstack -Wl,--as-needed -pthread $(SAN_FLAGS) $(LDFLAGS)
+
+# The fuzzers are built by clang, whose objects lie apart.
+FUZZ_CFLAGS := $(BASE_CFLAGS) -Wall -Wextra -Werror -O1 -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+FUZZ_SAN := address,undefined
+
+# $(call say,WORD) says in one word what a recipe does; V=1 shows the commands themselves.
+ifeq ($(V),1)
+Q :=
+say :=
+else
+Q := @
+say = @printf '  %-8s %s\n' $(1) $@
+endif

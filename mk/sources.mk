@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# Which sources there are, and what each becomes. A room that is still empty becomes nothing.
+
+objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
+
+PROTO_OBJECTS := $(call objects,$(wildcard proto/*.c)) $(B)/obj/proto/interfaces.o
+CLIENT_OBJECTS := $(call objects,$(wildcard client/*.c))
+CTL_OBJECTS := $(call objects,$(wildcard client/ctl/*.c))
+DAEMON_SOURCES := $(wildcard daemon/*.c)
+DAEMON_OBJECTS := $(call objects,$(DAEMON_SOURCES))
+FAULT_OBJECTS := $(patsubst %.c,$(B)/obj-fault/%.o,$(DAEMON_SOURCES))
+
+LIBRARY := $(B)/libgpuipc.so.0
+LIBRARY_LINK := $(B)/libgpuipc.so
+STATIC_LIBRARY := $(B)/libgpuipc.a
+CTL := $(B)/gpuipcctl
+DAEMON := $(B)/gpuipcd
+FAULT_DAEMON := $(B)/fault/gpuipcd
+INSTALL_CTL := $(if $(CTL_OBJECTS),$(B)/install/gpuipcctl)
+
+PROGRAMS := $(if $(wildcard daemon/main.c),$(DAEMON)) $(if $(CTL_OBJECTS),$(CTL)) \
+        $(if $(CLIENT_OBJECTS),$(LIBRARY) $(LIBRARY_LINK) $(STATIC_LIBRARY))
+EXAMPLES := $(patsubst client/examples/%.c,$(B)/examples/%,$(wildcard client/examples/*.c))
+
+# Tests. A file test_*.c or bench_*.c is a program; any other .c beside it is linked into all of that room.
+TEST_ROOMS := unit pair integration fault
+TEST_SOURCES := $(foreach room,$(TEST_ROOMS),$(wildcard tests/$(room)/test_*.c))
+TEST_PROGRAMS := $(patsubst %.c,$(B)/%,$(TEST_SOURCES) $(wildcard tests/support/test_*.c))
+HELPERS = $(call objects,$(filter-out tests/$(1)/test_% tests/$(1)/bench_%,$(wildcard tests/$(1)/*.c)))
+
+FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_PROGRAMS := $(FUZZERS:%=$(B)/fuzz/fuzz_%)
+REPLAY_PROGRAMS := $(FUZZERS:%=$(B)/tests/fuzz/replay_%)
+
+BENCH_PROGRAMS := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/bench_*.c))
+
+# What a test links is read from what it includes.
+including = $(shell grep -lE '^.include "$(1)/' $(2) /dev/null)
+ALL_TESTS := $(TEST_SOURCES) $(wildcard tests/fuzz/fuzz_*.c tests/support/test_*.c tests/bench/bench_*.c)
+DAEMON_TESTS := $(call including,daemon,$(ALL_TESTS)) $(wildcard tests/pair/test_*.c)
+CLIENT_TESTS := $(filter-out $(call including,client/ctl,$(ALL_TESTS)),$(call including,client,$(ALL_TESTS))) \
+        $(wildcard tests/unit/test_client_*.c tests/pair/test_*.c)
+CTL_TESTS := $(call including,client/ctl,$(ALL_TESTS)) $(wildcard tests/unit/test_ctl_*.c)
+PUBLIC_TESTS := $(shell grep -lE '^.include ["<](include/)?gpuipc\.h[">]' $(ALL_TESTS) /dev/null)
+LIBRARY_TESTS := $(filter-out $(DAEMON_TESTS) $(CLIENT_TESTS) $(CTL_TESTS),$(PUBLIC_TESTS))
+
+DEPENDENCIES := $(shell find $(B)/obj $(B)/obj-fault $(B)/fuzz/obj -name "*.d" 2>/dev/null)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real gpuipcd for a test: the twin of daemon_fixture.h. Standard library only.
+
+    class Something(DaemonTest):
+        def test_one(self):
+            with self.client() as client: ...
+"""
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+from rawclient import WAIT_S, RawClient
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("GPUIPC_BUILD", f"{ROOT}/build")
+GPUIPCD = os.environ.get("GPUIPCD", f"{BUILD}/gpuipcd")
+GPUIPCD_FAULT = os.environ.get("GPUIPCD_FAULT", f"{BUILD}/fault/gpuipcd")
+GPUIPCCTL = os.environ.get("GPUIPCCTL", f"{BUILD}/gpuipcctl")
+EXAMPLES = f"{BUILD}/examples"
+
+
+def wait_for(condition, what="the condition", seconds=WAIT_S):
+    """Asks again until the condition is true; its value is the result."""
+    deadline = time.monotonic() + seconds
+    pause = 0.0005
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(pause)
+        pause = min(pause * 2, 0.01)
+
+
+def open_fds(pid="self"):
+    """{number: what} of a process's descriptors."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
+        except FileNotFoundError:
+            continue
+    return found
+
+
+class Daemon:
+    """One gpuipcd with a directory and sockets of its own. stop() must find it healthy."""
+
+    def __init__(self, *args, program=None, config="", environment=None, admin=True, wait=True):
+        self.directory = tempfile.mkdtemp(prefix="d.", dir=os.environ.get("TMPDIR", "/tmp"))
+        os.chmod(self.directory, 0o755)
+        self.socket, self.admin_socket = f"{self.directory}/s", f"{self.directory}/a"
+        self.log_path = f"{self.directory}/log"
+        with open(f"{self.directory}/conf", "w", encoding="utf-8") as file:
+            file.write(config)
+        self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.notify.bind(f"{self.directory}/n")
+        os.chmod(f"{self.directory}/n", 0o666)
+        command = [program or GPUIPCD, "--config", f"{self.directory}/conf", "--backend", "host", "--log-target", "stderr",
+                   "--socket", self.socket, "--admin-socket", self.admin_socket if admin else "", *args]
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, "NOTIFY_SOCKET": f"{self.directory}/n", **(environment or {})})
+        self.pid = self.process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        self.idle_fds = None
+        try:
+            if wait:
+                self.wait_notified("READY=1")
+                self.idle_fds = self.settled_fds()
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def wait_log(self, text):
+        wait_for(lambda: text in self.log(), f"{text!r} in the log:\n{self.log()[-3000:]}")
+
+    def wait_notified(self, word):
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            ready, _, _ = select.select([self.notify, self.pidfd], [], [], max(0, deadline - time.monotonic()))
+            if self.notify in ready:
+                text = self.notify.recv(4096).decode(errors="replace")
+                if word in text:
+                    return text
+            elif ready:
+                raise AssertionError(f"gpuipcd ended without {word}; it logged:\n{self.log()[-6000:]}")
+            else:
+                raise AssertionError(f"gpuipcd runs without {word}; it logged:\n{self.log()[-6000:]}")
+
+    def client(self, admin=False):
+        return RawClient(self.admin_socket if admin else self.socket)
+
+    def status(self):
+        with self.client() as client:
+            return client.call("GetStatus")
+
+    def settled_fds(self):
+        """How many descriptors the daemon has after a first client came and went."""
+        self.status()
+        wait_for(lambda: self.status()["sessions"] == 1, "one session")
+        samples = [-1, -2]
+
+        def same():
+            samples.append(len(open_fds(self.pid)))
+            time.sleep(0.002)
+            return samples[-1] == samples[-2] == samples[-3]
+
+        wait_for(same, "a steady number of descriptors")
+        return samples[-1]
+
+    def wait_idle(self):
+        """Waits until the ledger is empty and the descriptors are those of an idle daemon."""
+
+        def idle():
+            status = self.status()
+            return (status["leases"], status["buffers"], status["sessions"]) == (0, 0, 1) and all(
+                device["brokered_bytes"] == device["draining_bytes"] == 0 for device in status["devices"])
+
+        wait_for(idle, f"an empty ledger; now {self.status()}")
+        wait_for(lambda: len(open_fds(self.pid)) == self.idle_fds,
+                 f"{self.idle_fds} descriptors; now {open_fds(self.pid)}")
+
+    def forget(self):
+        os.close(self.pidfd)
+        self.notify.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def stop(self):
+        """SIGTERM; it must end with status 0 in time and take its sockets away."""
+        early = self.process.poll()
+        if early is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=WAIT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        log, status = self.log(), self.process.returncode
+        left = [path for path in (self.socket, self.admin_socket) if os.path.exists(path)]
+        self.forget()
+        if early is not None:
+            raise AssertionError(f"gpuipcd had ended before it was stopped, with {early}; it logged:\n{log[-6000:]}")
+        if status != 0:
+            raise AssertionError(f"gpuipcd ended on SIGTERM with {status}; it logged:\n{log[-6000:]}")
+        if left:
+            raise AssertionError(f"gpuipcd left {left} behind")
+
+    def wait_end(self):
+        """Waits for it to end by itself: (status, log)."""
+        status = self.process.wait(timeout=WAIT_S)
+        log = self.log()
+        self.forget()
+        return status, log
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.forget()
+
+
+class DaemonTest(unittest.TestCase):
+    """Each case gets a daemon of its own; afterwards it must be idle, healthy, and this process no fuller."""
+
+    daemon_args = ()
+
+    def setUp(self):
+        self.fds_before = open_fds()
+        self.daemon = Daemon(*self.daemon_args)
+
+    def tearDown(self):
+        # A case that already failed shows its own fault, not what follows from it.
+        outcome = self._outcome
+        failed = any(error for _, error in getattr(outcome, "errors", [])) or not getattr(outcome, "success", True)
+        if failed:
+            self.daemon.kill()
+            return
+        try:
+            self.daemon.wait_idle()
+        except BaseException:
+            self.daemon.kill()
+            raise
+        self.daemon.stop()
+        after = open_fds()
+        self.assertEqual(len(self.fds_before), len(after), f"descriptors before {self.fds_before}, after {after}")
+
+    def client(self, admin=False):
+        return self.daemon.client(admin)

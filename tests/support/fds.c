@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads /proc/PID/fd. */
+#include "fds.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "wait.h"
+
+static int by_number(const struct dirent **a, const struct dirent **b) {
+        return atoi((*a)->d_name) - atoi((*b)->d_name);
+}
+
+static int is_number(const struct dirent *entry) {
+        return entry->d_name[0] != '.';
+}
+
+struct fds fds_of(pid_t pid) {
+        char directory[32], path[64], target[PATH_MAX];
+        snprintf(directory, sizeof(directory), "/proc/%d/fd", pid ? pid : getpid());
+        struct dirent **entries = NULL;
+        int n = scandir(directory, &entries, is_number, by_number);
+        ck_assert_msg(n >= 0, "%s cannot be read: %m", directory);
+        struct fds fds = { 0 };
+        size_t size = 0;
+        FILE *stream = open_memstream(&fds.text, &size);
+        ck_assert_ptr_nonnull(stream);
+        for (int i = 0; i < n; i++) {
+                snprintf(path, sizeof(path), "%.31s/%.16s", directory, entries[i]->d_name);
+                ssize_t length = readlink(path, target, sizeof(target) - 1);
+                /* The directory's own descriptor is gone by now; so may be others of a running process. */
+                if (length >= 0) {
+                        target[length] = '\0';
+                        fprintf(stream, "  %s -> %s\n", entries[i]->d_name, target);
+                        fds.n++;
+                }
+                free(entries[i]);
+        }
+        free(entries);
+        ck_assert_int_eq(fclose(stream), 0);
+        return fds;
+}
+
+void fds_deinit(struct fds *fds) {
+        free(fds->text);
+        *fds = (struct fds){ 0 };
+}
+
+size_t fds_count(pid_t pid) {
+        struct fds fds = fds_of(pid);
+        size_t n = fds.n;
+        fds_deinit(&fds);
+        return n;
+}
+
+void fds_assert_same(const struct fds *before, const struct fds *after, const char *whose) {
+        ck_assert_msg(before->n == after->n, "descriptors of %s: %zu before\n%s%zu after\n%s", whose, before->n,
+                      before->text, after->n, after->text);
+}
+
+void fds_wait_count(pid_t pid, size_t n, const char *whose) {
+        int64_t deadline = deadline_in(WAIT_MS);
+        unsigned pause_usec = 0;
+        while (fds_count(pid) != n && now_ms() < deadline)
+                wait_pause(&pause_usec);
+        struct fds fds = fds_of(pid);
+        ck_assert_msg(fds.n == n, "descriptors of %s: %zu expected, %zu found\n%s", whose, n, fds.n, fds.text);
+        fds_deinit(&fds);
+}
