@@ -17,6 +17,7 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .SUFFIXES:
+.SECONDARY:
 .SECONDEXPANSION:
 MAKEFLAGS += --no-builtin-rules
 

@@ -168,26 +168,39 @@ int gpuipc_buffer_map(gpuipc_buffer *buffer, void **ret_pointer, gpuipc_error *r
         return GPUIPC_OK;
 }
 
-/* Tells the daemon, over the connection that carries the lease. */
-static int lease_release(gpuipc_buffer *buffer, gpuipc_error *ret_error) {
+/* Tells the daemon, over the connection that the caller has busy. */
+static int lease_send_release(gpuipc_buffer *buffer, int64_t deadline, gpuipc_error *ret_error) {
         _cleanup_(bytes_deinit) struct bytes message = { 0 };
         _cleanup_(reply_deinit) struct reply reply = { 0 };
         struct release_params params = { .lease = buffer->lease->id };
-        gpuipc_client *client = buffer->client;
-        int64_t deadline = client_deadline(client);
-        int r = client_take(client, buffer->conn, deadline, ret_error);
+        int r = message_put(&message, METHOD_RELEASE, &params, false, ret_error);
 
-        if (r == GPUIPC_ERROR_TIMED_OUT)
-                client_release_later(client, buffer->conn, take_ptr(buffer->lease));
-        if (r != GPUIPC_OK)
-                return r;
-        r = message_put(&message, METHOD_RELEASE, &params, false, ret_error);
         if (r == GPUIPC_OK)
                 r = conn_call(buffer->conn, &message, deadline, &reply, ret_error);
         if (r == GPUIPC_OK)
                 r = message_read(&reply, METHOD_RELEASE, NULL, ret_error);
         buffer->conn->leases--;
-        client_put(client, buffer->conn);
+        return r;
+}
+
+/* A release that cannot be sent in time is left with the connection. */
+static int lease_release(gpuipc_buffer *buffer, gpuipc_error *ret_error) {
+        gpuipc_client *client = buffer->client;
+        struct conn *conn = buffer->conn;
+        int64_t deadline = client_deadline(client);
+        int r = client_take(client, conn, deadline, ret_error);
+
+        if (r != GPUIPC_OK) {
+                if (r == GPUIPC_ERROR_TIMED_OUT)
+                        client_release_later(client, conn, take_ptr(buffer->lease));
+                return r;
+        }
+        r = conn_settle(conn, deadline, ret_error);
+        if (r == GPUIPC_ERROR_TIMED_OUT)
+                client_release_later(client, conn, take_ptr(buffer->lease));
+        else
+                r = lease_send_release(buffer, deadline, ret_error);
+        client_put(client, conn);
         return r;
 }
 

@@ -269,8 +269,7 @@ int conn_receive(struct conn *conn, int64_t deadline, struct reply *ret_reply, g
 
 /* ---- calls ------------------------------------------------------------------------------------------------ */
 
-/* Receives what is owed; gives back a lease that came too late. */
-static int conn_settle(struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
+int conn_settle(struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
         while (conn->owed) {
                 _cleanup_(reply_deinit) struct reply reply = { 0 };
                 struct grant_reply grant;

@@ -81,8 +81,10 @@ int conn_receive(struct conn *conn, int64_t deadline, struct reply *ret_reply, g
 int conn_receive_any(struct conn *const *conns, size_t n, int64_t deadline, size_t *ret_which,
                      struct reply *ret_reply, gpuipc_error *ret_error);
 
-/* One call, one reply. Receives first what an earlier call that timed out still owes; a lease found there is given
- * back. */
+/* Receives what an earlier call that timed out still owes; a lease found there is given back. */
+int conn_settle(struct conn *conn, int64_t deadline, gpuipc_error *ret_error);
+
+/* One call, one reply; settles first. */
 int conn_call(struct conn *conn, const struct bytes *message, int64_t deadline, struct reply *ret_reply,
               gpuipc_error *ret_error);
 

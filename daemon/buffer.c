@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a buffer after it was reserved: live, kept, draining, gone; who pays for it. Loop thread. Its memory is never
- * touched here, only handed out for closing. */
+/* The life of a buffer after it was reserved: live, kept, draining, gone; and who pays for it. Loop thread. Its
+ * memory is never touched here, only handed out for closing. */
 #include "ledger.h"
 
 #include <assert.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions as the ledger knows them: who is let in, what they wait for, and the goodbye that undoes all they did. Loop thread. */
+/* Sessions as the ledger knows them: who is let in, what they wait for, and the goodbye that undoes all they did.
+ * Loop thread. */
 #include "ledger.h"
 
 #include <assert.h>

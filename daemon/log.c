@@ -220,11 +220,7 @@ int log_start(enum log_target target, int level) {
 }
 
 void log_stop(void) {
-        uint64_t until_usec = clock_monotonic_usec() + STOP_USEC;
-        struct timespec until = {
-                .tv_sec = (time_t)(until_usec / 1000000),
-                .tv_nsec = (long)(until_usec % 1000000) * 1000,
-        };
+        struct timespec until;
 
         pthread_mutex_lock(&state.lock);
         bool running = state.running;
@@ -234,8 +230,10 @@ void log_stop(void) {
         pthread_mutex_unlock(&state.lock);
         if (!running)
                 return;
-        state.deadline_usec = until_usec - STOP_USEC / 10;
-        if (pthread_clockjoin_np(state.thread, NULL, CLOCK_MONOTONIC, &until) == 0)
+        state.deadline_usec = clock_monotonic_usec() + STOP_USEC * 9 / 10;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        if (pthread_timedjoin_np(state.thread, NULL, &until) == 0)
                 return;
         /* It hangs in a write. It and what it holds end with the process; nothing can be logged any more. */
         pthread_mutex_lock(&state.lock);

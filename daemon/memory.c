@@ -112,14 +112,16 @@ static bool memory_mount(const char *root, bool v1, char ret_point[PATH_MAX], ch
         return false;
 }
 
-/* The limit in one directory; INT64_MAX when there is none: "max", or version 1's huge number. */
+#define NO_LIMIT (INT64_C(1) << 60) /* version 1 says "none" by a number near 2^63 */
+
+/* The limit in one directory; INT64_MAX when there is none. */
 static int64_t memory_limit_at(const char *root, const char *directory, bool v1) {
         char path[2 * PATH_MAX + 32], text[32];
         long long limit;
 
         snprintf(path, sizeof(path), "%s/%s", directory, v1 ? "memory.limit_in_bytes" : "memory.max");
         _cleanup_(file_closep) FILE *file = memory_open(root, path);
-        if (!file || !fgets(text, sizeof(text), file) || sscanf(text, "%lld", &limit) != 1 || limit < 0)
+        if (!file || !fgets(text, sizeof(text), file) || sscanf(text, "%lld", &limit) != 1 || limit < 0 || limit >= NO_LIMIT)
                 return INT64_MAX;
         return limit;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reserve, then promise: new buffers and leases. All checks and all memory come first; commit and cancel cannot fail. Loop
- * thread. */
+/* Reserve, then promise: new buffers and leases. All checks and all memory come first; commit and cancel cannot
+ * fail. Loop thread. */
 #include "ledger.h"
 
 #include <assert.h>

@@ -209,6 +209,7 @@ static bool session_send(void *arg, const struct bytes *message, int fd, struct 
                 return false;
         }
         session_flush(session);
+        session_mark_ready(session); /* what to poll for, or to say next, may have changed */
         return true;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose turn it is. Loop thread; knows no clock and wakes nobody: the broker tries again when bytes come free and when
- * waitq_next_change() says so. */
+/* Whose turn it is. Loop thread; knows no clock and wakes nobody: the broker tries again when bytes come free, and
+ * when waitq_next_change() says so. */
 #include "waitq.h"
 
 #include <stddef.h>
@@ -42,7 +42,7 @@ static const struct waiter *waitq_head(const struct waitq *queue) {
         return link ? container_of(link, const struct waiter, by_queue) : NULL;
 }
 
-/* How many whole turns the head has waited: 0 while it is patient, odd during its claims, even when others may pass. */
+/* Whole turns that the head has waited: 0 while it is patient, odd during its claims, even when others may pass. */
 static uint64_t waiter_turns(const struct waiter *waiter, uint64_t now_usec) {
         return now_usec > waiter->since_usec ? (now_usec - waiter->since_usec) / WAITQ_PATIENCE_USEC : 0;
 }

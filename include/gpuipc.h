@@ -94,15 +94,18 @@ typedef struct gpuipc_watch gpuipc_watch;
 typedef struct gpuipc_connect_options {
         size_t struct_size;      /* sizeof(gpuipc_connect_options) */
         const char *socket_path; /* NULL: $GPUIPC_SOCKET, else GPUIPC_DEFAULT_SOCKET */
-        int timeout_ms;          /* for each call, beyond its own wait_ms; 0: 30 seconds; −1: none */
+        int timeout_ms;          /* for each call, beyond its own wait_ms, and for each reply of a list; 0: 30 seconds;
+                                  * −1: none. A lease that comes after its time is given back by the library */
 } gpuipc_connect_options;
 #define GPUIPC_CONNECT_OPTIONS_INIT { sizeof(gpuipc_connect_options), NULL, 0 }
 
 /* Connects. The caller owns *ret_client. */
 GPUIPC_PUBLIC int gpuipc_connect(const gpuipc_connect_options *options, gpuipc_client **ret_client, gpuipc_error *ret_error);
 
-/* Closes every connection of the client. Buffers not released before are lost to it (their leases end; the memory
- * stays mapped until gpuipc_release(), which may still be called, or the process exits). NULL is allowed. */
+/* Closes every connection of the client and stops its watches; no other thread may be using it. Buffers not released
+ * before are lost to it (their leases end; the memory stays mapped until gpuipc_release(), which may still be called, or
+ * the process exits, and until then its bytes count as draining). Watches are still to be freed. NULL is allowed. In a
+ * forked child it frees the child's own copy and says nothing to the daemon; so does gpuipc_release(). */
 GPUIPC_PUBLIC void gpuipc_client_free(gpuipc_client *client);
 
 /* The path of the socket this client speaks to. */
@@ -131,7 +134,8 @@ typedef struct gpuipc_allocate_options {
 typedef struct gpuipc_open_options {
         size_t struct_size;
         gpuipc_access access;
-        int64_t owner;     /* by name: whose buffer is wanted, a uid; −1: the caller's own or root's; −2: anyone's */
+        int64_t owner;     /* by name: whose buffer is wanted, a uid; −1: the caller's own or root's; −2: anyone's, which
+                            * trusts every user of the daemon not to take the name first */
         int64_t wait_ms;   /* by name: wait for it; 0: not */
         const char *label; /* NULL: none */
 } gpuipc_open_options;
@@ -141,7 +145,11 @@ typedef struct gpuipc_open_options {
 GPUIPC_PUBLIC int gpuipc_allocate(gpuipc_client *client, int64_t size, const gpuipc_allocate_options *options,
                                   gpuipc_buffer **ret_buffer, gpuipc_error *ret_error);
 
-/* A lease on an existing buffer, by name or by id. The caller owns *ret_buffer. */
+/* A lease on an existing buffer, by name or by id. The caller owns *ret_buffer.
+ *
+ * By name with owner −1 the caller's own buffer is asked for, then root's; if neither is there and wait_ms is given, both
+ * are waited for at once and the first to come is taken. The caller's own uid is the effective one at gpuipc_connect(), as
+ * seen from outside the caller's user namespace. Whatever waits is asked for without waiting first. */
 GPUIPC_PUBLIC int gpuipc_open_name(gpuipc_client *client, const char *name, const gpuipc_open_options *options,
                                    gpuipc_buffer **ret_buffer, gpuipc_error *ret_error);
 GPUIPC_PUBLIC int gpuipc_open_id(gpuipc_client *client, const char *id, const gpuipc_open_options *options,
@@ -153,7 +161,9 @@ GPUIPC_PUBLIC int gpuipc_open_id(gpuipc_client *client, const char *id, const gp
 GPUIPC_PUBLIC int gpuipc_buffer_map(gpuipc_buffer *buffer, void **ret_pointer, gpuipc_error *ret_error);
 
 /* Unmaps (when no other object of this process uses the mapping), closes the handle and ends the lease. The object is
- * gone whatever is returned; the status tells whether the daemon confirmed. NULL is allowed. */
+ * gone whatever is returned; the status tells whether the daemon confirmed: GPUIPC_ERROR_DISCONNECTED when the lease had
+ * ended with its connection, GPUIPC_ERROR_TIMED_OUT when it will end as soon as the daemon answers again. NULL is
+ * allowed. */
 GPUIPC_PUBLIC int gpuipc_release(gpuipc_buffer *buffer, gpuipc_error *ret_error);
 
 /* Facts of a buffer as they were when the lease was made. */
@@ -243,7 +253,7 @@ GPUIPC_PUBLIC int gpuipc_list_buffers(gpuipc_client *client, const gpuipc_list_o
  * *ret_watch. */
 GPUIPC_PUBLIC int gpuipc_watch_new(gpuipc_client *client, int64_t since, gpuipc_watch **ret_watch, gpuipc_error *ret_error);
 
-/* Readable when gpuipc_watch_next() may have something. Borrowed. */
+/* Readable (POLLIN) exactly while gpuipc_watch_next() may have something, its end included. Borrowed; only to be polled. */
 GPUIPC_PUBLIC int gpuipc_watch_fd(const gpuipc_watch *watch);
 
 /* The next event, borrowed until the next call. Waits at most timeout_ms (−1: without end) and then answers
@@ -252,14 +262,16 @@ GPUIPC_PUBLIC int gpuipc_watch_fd(const gpuipc_watch *watch);
 GPUIPC_PUBLIC int gpuipc_watch_next(gpuipc_watch *watch, int timeout_ms, const gpuipc_event_info **ret_event,
                                     gpuipc_error *ret_error);
 
-/* May be called from another thread: gpuipc_watch_next() returns GPUIPC_ERROR_CLOSED. */
+/* May be called from another thread: gpuipc_watch_next() returns GPUIPC_ERROR_CLOSED, now and from then on. */
 GPUIPC_PUBLIC void gpuipc_watch_stop(gpuipc_watch *watch);
 GPUIPC_PUBLIC void gpuipc_watch_free(gpuipc_watch *watch);
 
 /* ---- the wire itself -------------------------------------------------------------------------------------- */
 
 /* Calls any method with JSON parameters (NULL: none) over a connection of its own and hands each reply's "parameters"
- * object, as JSON text, to the callback; several with `more` non-zero. Descriptors in replies are closed. */
+ * object, as JSON text, to the callback; several with `more` non-zero. Descriptors in replies are closed, and a lease made
+ * this way ends with the call. Each reply has the client's timeout_ms. A callback that returns non-zero ends the call, and
+ * the function returns GPUIPC_OK. */
 GPUIPC_PUBLIC int gpuipc_call_json(gpuipc_client *client, const char *method, const char *parameters, int more,
                                    int (*callback)(const char *parameters, void *data), void *data,
                                    gpuipc_error *ret_error);

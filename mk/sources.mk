@@ -35,13 +35,13 @@ REPLAY_PROGRAMS := $(FUZZERS:%=$(B)/tests/fuzz/replay_%)
 BENCH_PROGRAMS := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/bench_*.c))
 
 # What a test links is read from what it includes.
-including = $(shell grep -lE '^.include "$(1)/' $(2) /dev/null)
+including = $(shell mk/uses '$(1)' $(2))
 ALL_TESTS := $(TEST_SOURCES) $(wildcard tests/fuzz/fuzz_*.c tests/support/test_*.c tests/bench/bench_*.c)
-DAEMON_TESTS := $(call including,daemon,$(ALL_TESTS)) $(wildcard tests/pair/test_*.c)
-CLIENT_TESTS := $(filter-out $(call including,client/ctl,$(ALL_TESTS)),$(call including,client,$(ALL_TESTS))) \
+DAEMON_TESTS := $(call including,daemon/,$(ALL_TESTS)) $(wildcard tests/pair/test_*.c)
+CLIENT_TESTS := $(filter-out $(call including,client/ctl/,$(ALL_TESTS)),$(call including,client/,$(ALL_TESTS))) \
         $(wildcard tests/unit/test_client_*.c tests/pair/test_*.c)
-CTL_TESTS := $(call including,client/ctl,$(ALL_TESTS)) $(wildcard tests/unit/test_ctl_*.c)
-PUBLIC_TESTS := $(shell grep -lE '^.include ["<](include/)?gpuipc\.h[">]' $(ALL_TESTS) /dev/null)
+CTL_TESTS := $(call including,client/ctl/,$(ALL_TESTS)) $(wildcard tests/unit/test_ctl_*.c)
+PUBLIC_TESTS := $(call including,(include/)?gpuipc\.h,$(ALL_TESTS))
 LIBRARY_TESTS := $(filter-out $(DAEMON_TESTS) $(CLIENT_TESTS) $(CTL_TESTS),$(PUBLIC_TESTS))
 
 DEPENDENCIES := $(shell find $(B)/obj $(B)/obj-fault $(B)/fuzz/obj -name "*.d" 2>/dev/null)

@@ -340,7 +340,7 @@ static int decode_struct(struct decoder *decoder, const cJSON *object, size_t sp
         span++;
         for (const cJSON *item = object->child; item != NULL; item = item->next) {
                 size_t at = find_field(schema, item->string, expected), own = span;
-                const struct field *field = &schema->fields[at];
+                const struct field *field;
 
                 span = decoder->doc->spans.items[span].next;
                 if (at == schema->n_fields) {
@@ -349,8 +349,9 @@ static int decode_struct(struct decoder *decoder, const cJSON *object, size_t sp
                         continue;
                 }
                 expected = at + 1;
-                if (field->optional && cJSON_IsNull(item))
-                        continue;
+                field = &schema->fields[at];
+                if (cJSON_IsNull(item))
+                        continue; /* absent: fine for an optional field, missing for another */
                 r = decode_member(decoder, item, own, field, (char *)ret + field->offset);
                 if (r < 0)
                         return r;

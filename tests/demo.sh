@@ -28,7 +28,7 @@ trap clean EXIT
 trap 'exit 1' INT TERM
 
 fail() { echo "demo: $*" >&2; exit 1; }
-step() { number=$((${number:-0} + 1)); printf '\n=== %d. %s\n' "$number" "$*"; }
+step() { steps=$((${steps:-0} + 1)); printf '\n=== %d. %s\n' "$steps" "$*"; }
 show() { printf '    $ %s\n' "$*"; }
 indent() { sed 's/^/    /'; }
 # until_true WHAT COMMAND...: asks again for ten seconds at most.
@@ -102,7 +102,10 @@ daemon=$!
 answers() { kill -0 "$daemon" 2>/dev/null || fail 'the daemon ended'; [ -S "$GPUIPC_SOCKET" ]; }
 until_true 'the socket' answers
 "$ctl" status | indent
-idle_fds=$(find "/proc/$daemon/fd" -mindepth 1 | wc -l)
+# Its descriptors, once the first client is really gone.
+n_fds() { find "/proc/$daemon/fd" -mindepth 1 | wc -l; }
+settled() { idle_fds=$(n_fds); sleep 0.05; [ "$(n_fds)" -eq "$idle_fds" ]; }
+until_true 'a steady daemon' settled
 
 # ---------------------------------------------------------------------------------------------------------------
 step 'The producer puts them'
@@ -212,7 +215,7 @@ show gpuipcctl list
 "$ctl" list | indent
 nothing_left() {
         [ "$(figure "s['leases'], s['buffers'], s['devices'][0]['brokered_bytes'], s['devices'][0]['draining_bytes']")" = \
-                '(0, 0, 0, 0)' ] && [ "$(find "/proc/$daemon/fd" -mindepth 1 | wc -l)" -eq "$idle_fds" ]
+                '(0, 0, 0, 0)' ] && [ "$(n_fds)" -eq "$idle_fds" ]
 }
 until_true 'nothing left' nothing_left
 show gpuipcctl status

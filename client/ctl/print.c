@@ -90,11 +90,19 @@ void print_clock(char ret[PRINT_MAX], int64_t usec_since_epoch) {
                        (int)(usec_since_epoch % 1000000));
 }
 
-int64_t print_now_usec(void) {
+static int64_t clock_usec(clockid_t clock) {
         struct timespec now;
 
-        (void)clock_gettime(CLOCK_REALTIME, &now);
+        (void)clock_gettime(clock, &now);
         return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+int64_t print_now_usec(void) {
+        return clock_usec(CLOCK_REALTIME);
+}
+
+int64_t print_monotonic_usec(void) {
+        return clock_usec(CLOCK_MONOTONIC);
 }
 
 /* The character that starts `text` (n > 0 bytes) and its length; -1 and 1 when it is not UTF-8. */

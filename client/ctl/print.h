@@ -26,7 +26,8 @@ void print_duration(char ret[PRINT_MAX], int64_t ms);
 /* "14:05:09.123456", local time; "-" for a negative one. */
 void print_clock(char ret[PRINT_MAX], int64_t usec_since_epoch);
 
-int64_t print_now_usec(void); /* since the epoch */
+int64_t print_now_usec(void);       /* since the epoch */
+int64_t print_monotonic_usec(void); /* to measure by */
 
 /* Appends text that came from elsewhere so that it cannot command the terminal or pretend to be something else:
  * control characters, invalid UTF-8, bidirectional overrides and what the locale cannot show become \n, \t, \r or

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "print.h"
@@ -12,17 +11,10 @@
 #define FIRST_USEC 1000000
 #define EVERY_USEC 100000
 
-static int64_t monotonic_usec(void) {
-        struct timespec now;
-
-        (void)clock_gettime(CLOCK_MONOTONIC, &now);
-        return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
-
 void progress_init(struct progress *progress, const char *what, int64_t total) {
         const char *terminal = getenv("TERM");
 
-        *progress = (struct progress){ .what = what, .total = total, .started_usec = monotonic_usec() };
+        *progress = (struct progress){ .what = what, .total = total, .started_usec = print_monotonic_usec() };
         progress->enabled = isatty(STDERR_FILENO) && terminal && strcmp(terminal, "dumb") != 0;
 }
 
@@ -95,7 +87,7 @@ void progress_update(struct progress *progress, int64_t done) {
 
         if (!progress->enabled)
                 return;
-        now = monotonic_usec();
+        now = print_monotonic_usec();
         if (now - progress->started_usec < FIRST_USEC || now - progress->shown_usec < EVERY_USEC)
                 return;
         progress->shown_usec = now;

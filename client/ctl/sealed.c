@@ -3,9 +3,9 @@
 #include "sealed.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "connect.h"
+#include "print.h"
 #include "report.h"
 
 struct seal_search {
@@ -23,10 +23,7 @@ static int seal_match(const gpuipc_buffer_info *buffer, void *data) {
 }
 
 static int64_t now_ms(void) {
-        struct timespec now;
-
-        (void)clock_gettime(CLOCK_MONOTONIC, &now);
-        return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+        return print_monotonic_usec() / 1000;
 }
 
 static bool is_about(const gpuipc_event_info *event, const char *id) {

@@ -27,6 +27,9 @@ void source_deinit(struct source *source) {
 static int measure(struct source *source, const struct stat *st) {
         off_t start = lseek(source->fd, 0, SEEK_CUR), end;
 
+        /* Files of /proc say so, hold something nevertheless, and have no end to seek to. */
+        if (S_ISREG(st->st_mode) && st->st_size == 0)
+                return EXIT_DONE;
         if (start < 0 || (end = lseek(source->fd, 0, SEEK_END)) < 0 || lseek(source->fd, start, SEEK_SET) < 0)
                 return report_errno(source->name, errno);
         source->seekable = true;
@@ -50,7 +53,7 @@ static int spool(struct source *source) {
         return measure(source, &st);
 }
 
-/* Files of /proc say that they have no bytes, and hold some: they are streams like pipes. */
+/* What seems to have no bytes is a stream, of the size told or of one to be found out. */
 static int settle(struct source *source, int64_t size) {
         int r;
 

@@ -14,16 +14,15 @@ void tally_deinit(struct tally *tally) {
         *tally = (struct tally){ 0 };
 }
 
-static struct tally_entry *entry_find(const struct tally *tally, const struct bytes *labels) {
+static struct tally_entry *entry_find(const struct tally *tally, const char *labels) {
         for (size_t i = 0; i < tally->n; i++)
-                if (strlen(tally->entries[i].labels) == labels->n &&
-                    memcmp(tally->entries[i].labels, labels->data, labels->n) == 0)
+                if (strcmp(tally->entries[i].labels, labels) == 0)
                         return &tally->entries[i];
         return NULL;
 }
 
-static struct tally_entry *entry_add(struct tally *tally, const struct bytes *labels) {
-        char *text = labels->failed ? NULL : strndup(labels->data, labels->n);
+static struct tally_entry *entry_add(struct tally *tally, const char *labels) {
+        char *text = strdup(labels);
 
         if (text && tally->n == tally->capacity) {
                 size_t capacity = tally->capacity ? tally->capacity * 2 : 16;
@@ -43,8 +42,8 @@ static struct tally_entry *entry_add(struct tally *tally, const struct bytes *la
         return &tally->entries[tally->n++];
 }
 
-void tally_add(struct tally *tally, const struct bytes *labels, int64_t value) {
-        struct tally_entry *entry = labels->failed ? NULL : entry_find(tally, labels);
+void tally_add(struct tally *tally, const char *labels, int64_t value) {
+        struct tally_entry *entry = entry_find(tally, labels);
 
         if (!entry)
                 entry = entry_add(tally, labels);

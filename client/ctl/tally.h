@@ -23,7 +23,7 @@ struct tally {
 void tally_deinit(struct tally *tally);
 
 /* Adds to the sum of these labels, beginning at 0. */
-void tally_add(struct tally *tally, const struct bytes *labels, int64_t value);
+void tally_add(struct tally *tally, const char *labels, int64_t value);
 
 /* Appends key="value" (after a comma unless it is the first), escaped as Prometheus demands. */
 void tally_label(struct bytes *labels, const char *key, const char *value);

@@ -59,8 +59,8 @@ static void options_print(FILE *to, const struct option_row *rows) {
 
 void usage_verb(FILE *to, const struct verb *verb) {
         (void)fprintf(to, "Usage: gpuipcctl %s [OPTION ...]%s%s\n\n", verb->name, verb->synopsis[0] ? " " : "", verb->synopsis);
-        (void)fprintf(to, "%s: ", verb->name);
-        wrap(to, verb->help, (int)strlen(verb->name) + 2, 0, text_width(to));
+        (void)fprintf(to, "%s:", verb->name);
+        wrap(to, verb->help, (int)strlen(verb->name) + 1, 0, text_width(to));
         if (verb->details) {
                 (void)fputc('\n', to);
                 wrap(to, verb->details, 0, 0, text_width(to));

@@ -63,9 +63,11 @@ static void add(struct sums *sums, enum metric metric, int64_t value, const char
                 tally_label(&labels, key, text);
         if (key2)
                 tally_label(&labels, key2, text2);
-        if (!key)
-                bytes_append(&labels, "", 0);
-        tally_add(&sums->tallies[metric], &labels, value);
+        bytes_append_char(&labels, 0);
+        if (labels.failed)
+                sums->tallies[metric].failed = true;
+        else
+                tally_add(&sums->tallies[metric], labels.data, value);
         bytes_deinit(&labels);
 }
 

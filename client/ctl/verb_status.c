@@ -10,6 +10,7 @@
 #include "parse.h"
 #include "print.h"
 #include "proto/cleanup.h"
+#include "proto/schema.h"
 #include "report.h"
 #include "rows.h"
 #include "table.h"
@@ -68,9 +69,13 @@ static void limit_put(struct table *table, const struct json_slice *key, const s
 
         (void)snprintf(name, sizeof(name), "%.*s", (int)(key->n < 127 ? key->n : 127), key->text);
         (void)snprintf(text, sizeof(text), "%.*s", (int)(value->n < PRINT_MAX - 1 ? value->n : PRINT_MAX - 1), value->text);
-        if (parse_number(text, &number) == 0 && contains(key, "bytes"))
+        if (parse_number(text, &number) != 0)
+                number = -1;
+        if (number == SCHEMA_INT_MAX)
+                (void)snprintf(text, sizeof(text), "none");
+        else if (number >= 0 && contains(key, "bytes"))
                 print_bytes(text, number, exact);
-        else if (parse_number(text, &number) == 0 && ends_with(key, "_ms"))
+        else if (number >= 0 && ends_with(key, "_ms"))
                 print_duration(text, number);
         table_row(table, 0);
         table_text(table, name);

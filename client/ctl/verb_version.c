@@ -14,20 +14,20 @@ static void version_take(const gpuipc_status_info *status, void *data) {
 
 int verb_version(const struct arguments *arguments) {
         _cleanup_client_ gpuipc_client *client = NULL;
-        struct bytes version = { 0 };
+        struct bytes text = { 0 };
         gpuipc_error error;
 
         (void)printf("gpuipcctl %s\nlibgpuipc %s\n", GPUIPC_VERSION, gpuipc_version());
         if (ctl_connect_quietly(arguments, SOON_MS, &client, &error) == GPUIPC_OK &&
-            gpuipc_get_status(client, version_take, &version, &error) == GPUIPC_OK) {
-                bytes_append_char(&version, 0);
-                (void)printf("gpuipcd   %s at %s\n", version.failed ? "-" : version.data, gpuipc_client_socket(client));
+            gpuipc_get_status(client, version_take, &text, &error) == GPUIPC_OK) {
+                bytes_append_str(&text, " at ");
+                print_escaped(&text, gpuipc_client_socket(client));
         } else {
-                bytes_append_char(&version, 0);
-                print_escaped(&version, error.message);
-                bytes_append_char(&version, 0);
-                (void)printf("gpuipcd   - (%s)\n", version.failed ? "out of memory" : version.data + 1);
+                bytes_append_str(&text, "unknown: ");
+                print_escaped(&text, error.message);
         }
-        bytes_deinit(&version);
+        bytes_append_char(&text, 0);
+        (void)printf("gpuipcd   %s\n", text.failed ? "unknown" : text.data);
+        bytes_deinit(&text);
         return report_flush();
 }

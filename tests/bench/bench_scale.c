@@ -130,7 +130,7 @@ START_TEST(scale) {
         for (size_t i = 0; i < CLIENTS - 1; i++)
                 raw_close(&clients[i]);
         free(clients);
-        gpuipcd_wait_idle(daemon);
+        /* Their leases drain, since this process lives. */
         gpuipcd_stop(daemon);
 } END_TEST
 

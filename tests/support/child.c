@@ -85,7 +85,7 @@ struct child child_start(const struct child_options *options, int (*main)(int ta
         }
         close(talk[1]);
         struct child child = { .pid = pid, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0), .talk_fd = talk[0] };
-        ck_assert_int_ge(child.pidfd, 0);
+        ck_assert_msg(child.pidfd >= 0 || errno == ENOSYS, "pidfd_open: %m");
         if (options->namespaces & CLONE_NEWUSER)
                 map_user(pid, options);
         child_say(&child, 'g');
@@ -118,23 +118,29 @@ void child_hear(const struct child *child, char expected) {
         ck_assert_msg(word == expected, "child %d said '%c', '%c' expected", child->pid, word, expected);
 }
 
-static int reap(struct child *child) {
-        int status = 0;
+/* Waits until `deadline`, or without end when it is 0; false when it has not ended by then. */
+static bool reap(struct child *child, int64_t deadline, int *ret_status) {
+        unsigned pause_usec = 0;
         pid_t pid;
-        do
-                pid = waitpid(child->pid, &status, 0);
-        while (pid < 0 && errno == EINTR);
+
+        /* Not by the pidfd: valgrind knows none. */
+        while ((pid = waitpid(child->pid, ret_status, deadline ? WNOHANG : 0)) == 0 || (pid < 0 && errno == EINTR)) {
+                if (deadline && now_ms() >= deadline)
+                        return false;
+                if (pid == 0)
+                        wait_pause(&pause_usec);
+        }
         ck_assert_int_eq(pid, child->pid);
         fd_closep(&child->pidfd);
         fd_closep(&child->talk_fd);
         child->pid = 0;
-        return status;
+        return true;
 }
 
 void child_expect_exit(struct child *child, int status) {
         pid_t pid = child->pid;
-        ck_assert_msg(wait_readable(child->pidfd, WAIT_MS), "child %d does not end", pid);
-        int got = reap(child);
+        int got = 0;
+        ck_assert_msg(reap(child, deadline_in(WAIT_MS), &got), "child %d does not end", pid);
         ck_assert_msg(!WIFSIGNALED(got), "child %d was ended by signal %d", pid, WTERMSIG(got));
         ck_assert_msg(WEXITSTATUS(got) != STATUS_NOT_STARTED || status == STATUS_NOT_STARTED,
                       "child %d could not change its user", pid);
@@ -143,6 +149,7 @@ void child_expect_exit(struct child *child, int status) {
 }
 
 void child_kill(struct child *child) {
+        int status = 0;
         ck_assert_int_eq(kill(child->pid, SIGKILL), 0);
-        reap(child);
+        (void)reap(child, 0, &status);
 }

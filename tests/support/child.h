@@ -7,7 +7,7 @@
 
 struct child {
         pid_t pid;
-        int pidfd;
+        int pidfd;   /* -1 under valgrind */
         int talk_fd; /* a socket to the child's own talk_fd */
 };
 

@@ -106,9 +106,9 @@ class Daemon:
                 if word in text:
                     return text
             elif ready:
-                raise AssertionError(f"gpuipcd ended without {word}; it logged:\n{self.log()[-6000:]}")
+                raise AssertionError(f"gpuipcd ended without {word}; it logged:\n{self.log()[-3000:]}")
             else:
-                raise AssertionError(f"gpuipcd runs without {word}; it logged:\n{self.log()[-6000:]}")
+                raise AssertionError(f"gpuipcd runs without {word}; it logged:\n{self.log()[-3000:]}")
 
     def client(self, admin=False):
         return RawClient(self.admin_socket if admin else self.socket)
@@ -162,9 +162,9 @@ class Daemon:
         left = [path for path in (self.socket, self.admin_socket) if os.path.exists(path)]
         self.forget()
         if early is not None:
-            raise AssertionError(f"gpuipcd had ended before it was stopped, with {early}; it logged:\n{log[-6000:]}")
+            raise AssertionError(f"gpuipcd had ended before it was stopped, with {early}; it logged:\n{log[-3000:]}")
         if status != 0:
-            raise AssertionError(f"gpuipcd ended on SIGTERM with {status}; it logged:\n{log[-6000:]}")
+            raise AssertionError(f"gpuipcd ended on SIGTERM with {status}; it logged:\n{log[-3000:]}")
         if left:
             raise AssertionError(f"gpuipcd left {left} behind")
 
@@ -193,8 +193,8 @@ class DaemonTest(unittest.TestCase):
 
     def tearDown(self):
         # A case that already failed shows its own fault, not what follows from it.
-        outcome = self._outcome
-        failed = any(error for _, error in getattr(outcome, "errors", [])) or not getattr(outcome, "success", True)
+        result = self._outcome.result
+        failed = any(test is self for test, _ in result.failures + result.errors)
         if failed:
             self.daemon.kill()
             return

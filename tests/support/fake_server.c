@@ -67,7 +67,10 @@ static void read_one(struct fake *fake, int peer) {
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
                 return;
         if (n <= 0) {
-                fake_hang_up(fake, peer);
+                (void)pthread_mutex_lock(&fake->lock);
+                (void)close(fake->fds[peer]);
+                fake->fds[peer] = -1;
+                (void)pthread_mutex_unlock(&fake->lock);
                 return;
         }
         fake->in[peer].data = realloc(fake->in[peer].data, fake->in[peer].n + (size_t)n);
@@ -91,8 +94,7 @@ static void *serve(void *arg) {
                 (void)pthread_mutex_unlock(&fake->lock);
                 fds[n] = (struct pollfd){ .fd = fake->listen_fd, .events = POLLIN };
                 fds[n + 1] = (struct pollfd){ .fd = fake->stop_fd, .events = POLLIN };
-                /* A peer hung up on by the test is noticed at the next turn. */
-                if (poll(fds, (nfds_t)n + 2, 50) < 0 && errno != EINTR)
+                if (poll(fds, (nfds_t)n + 2, -1) < 0 && errno != EINTR)
                         return NULL;
                 if (fds[n + 1].revents)
                         return NULL;
@@ -189,12 +191,27 @@ void fake_send_fds(struct fake *fake, int peer, const char *text, const int *fds
 
 void fake_hang_up(struct fake *fake, int peer) {
         (void)pthread_mutex_lock(&fake->lock);
-        if (fake->fds[peer] >= 0) {
-                (void)shutdown(fake->fds[peer], SHUT_RDWR);
-                (void)close(fake->fds[peer]);
-                fake->fds[peer] = -1;
-        }
+        if (fake->fds[peer] >= 0)
+                (void)shutdown(fake->fds[peer], SHUT_RDWR); /* the thread closes it */
         (void)pthread_mutex_unlock(&fake->lock);
+}
+
+bool fake_is_open(struct fake *fake, int peer) {
+        bool open;
+
+        (void)pthread_mutex_lock(&fake->lock);
+        open = fake->fds[peer] >= 0;
+        (void)pthread_mutex_unlock(&fake->lock);
+        return open;
+}
+
+int fake_peers(struct fake *fake) {
+        int n;
+
+        (void)pthread_mutex_lock(&fake->lock);
+        n = fake->n_peers;
+        (void)pthread_mutex_unlock(&fake->lock);
+        return n;
 }
 
 size_t fake_open_peers(struct fake *fake) {

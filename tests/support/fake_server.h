@@ -44,8 +44,10 @@ void fake_send(struct fake *fake, int peer, const char *text);
 void fake_send_fds(struct fake *fake, int peer, const char *text, const int *fds, size_t n_fds);
 void fake_hang_up(struct fake *fake, int peer);
 
-/* Connections that are open now. */
+/* Connections that are open now; whether this one is; all that were ever accepted. */
 size_t fake_open_peers(struct fake *fake);
+bool fake_is_open(struct fake *fake, int peer);
+int fake_peers(struct fake *fake);
 
 /* How many calls so far contain all of `words` (NULL-ended list after the first). */
 size_t fake_count(struct fake *fake, const char *word, ...) __attribute__((sentinel));

@@ -359,7 +359,7 @@ START_TEST(main_connection_is_made_anew) {
         fake_hang_up(fake, 0);
         ck_assert_int_eq(gpuipc_seal(client, "b2", &error), GPUIPC_OK);
         ck_assert_int_eq(fake_peer_of(fake, "b2"), 1);
-        ck_assert_uint_eq(fake_open_peers(fake), 1);
+        wait_for(fake_open_peers(fake) == 1);
         gpuipc_client_free(client);
         wait_for(fake_open_peers(fake) == 0);
         fake_stop(fake);

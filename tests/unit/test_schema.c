@@ -14,7 +14,7 @@
 static const struct schema *const types[] = { &schema_device, &schema_handle, &schema_buffer, &schema_lease,
                                               &schema_event };
 
-/* ---- the tables as interface text, without blanks ----------------------------------------------------------- */
+/* ---- the tables as interface text, without blanks ---------------------------------------------------------- */
 
 static void put_type(struct bytes *out, const struct field *field) {
         if (field->optional)
@@ -89,7 +89,7 @@ static void put_interface(struct bytes *out, const char *interface, bool with_ty
         ck_assert(!out->failed);
 }
 
-/* ---- the file without comments and blanks -------------------------------------------------------------------- */
+/* ---- the file without comments and blanks ------------------------------------------------------------------ */
 
 static void strip(char *text) {
         char *to = text;
@@ -147,7 +147,7 @@ START_TEST(texts_are_the_files) {
 }
 END_TEST
 
-/* ---- members and sizes --------------------------------------------------------------------------------------- */
+/* ---- members and sizes ------------------------------------------------------------------------------------- */
 
 static size_t member_size(const struct field *field) {
         switch (field->type) {
@@ -171,12 +171,13 @@ static void check_layout(const struct schema *schema) {
                 const struct field *a = &schema->fields[i];
 
                 ck_assert_uint_le(a->offset + member_size(a), schema->size);
-                ck_assert(!a->optional || a->type == FIELD_INT || a->type == FIELD_STRING || a->type == FIELD_OBJECT ||
-                          a->type == FIELD_STRUCT);
+                ck_assert(!a->optional || a->type == FIELD_INT || a->type == FIELD_STRING ||
+                          a->type == FIELD_OBJECT || a->type == FIELD_STRUCT);
                 for (size_t j = 0; j < i; j++) {
                         const struct field *b = &schema->fields[j];
 
-                        ck_assert_msg(a->offset >= b->offset + member_size(b) || b->offset >= a->offset + member_size(a),
+                        ck_assert_msg(a->offset >= b->offset + member_size(b) ||
+                                              b->offset >= a->offset + member_size(a),
                                       "%s and %s overlap", a->name, b->name);
                 }
         }
@@ -197,7 +198,7 @@ START_TEST(layouts_hold) {
 }
 END_TEST
 
-/* ---- looking up ---------------------------------------------------------------------------------------------- */
+/* ---- looking up -------------------------------------------------------------------------------------------- */
 
 START_TEST(methods_are_found_by_name) {
         bool known;
@@ -232,7 +233,8 @@ START_TEST(every_parameter_has_a_hint_and_a_limit) {
 
                         ck_assert_ptr_nonnull(schema_hint((enum method)i, field->name));
                         /* An interface's unknown name has an error of its own, whatever its length. */
-                        ck_assert_msg(field->max > 0 || field->valid != NULL || strcmp(field->name, "interface") == 0,
+                        ck_assert_msg(field->max > 0 || field->valid != NULL ||
+                                              strcmp(field->name, "interface") == 0,
                                       "%s of %s is not limited", field->name, method_schemas[i].name);
                 }
         }
@@ -264,8 +266,8 @@ END_TEST
 
 START_TEST(modes_are_checked) {
         static const char *const good[] = { "0600", "600", "0000", "000", "0666", "0640", "0444", "0220" };
-        static const char *const bad[] = { "",     "0",    "60",   "06",   "00600", "0700", "0610", "0601",
-                                           "4600", "2600", "6600", "0o600", "0800", " 600", "600 ", "rw-r--r--" };
+        static const char *const bad[] = { "",     "0",    "60",   "06",    "00600", "0700", "0610", "0601",
+                                           "4600", "2600", "6600", "0o600", "0800",  " 600", "600 ", "rw-r--r--" };
 
         for (size_t i = 0; i < ELEMENTSOF(good); i++)
                 ck_assert_msg(schema_valid_mode(good[i]), "\"%s\"", good[i]);
@@ -274,7 +276,7 @@ START_TEST(modes_are_checked) {
 }
 END_TEST
 
-/* ---- vectors ------------------------------------------------------------------------------------------------- */
+/* ---- vectors ----------------------------------------------------------------------------------------------- */
 
 static size_t count_vectors(const struct vectors *vectors, const char *kind, const char *of) {
         size_t n = 0;
@@ -306,8 +308,8 @@ static void check_members(const struct vectors *vectors, const char *kind, const
                         n_without += strstr(vector->data, key) == NULL;
                 }
                 ck_assert_msg(n_with > 0, "no %s of %s has \"%s\"", kind, of, schema->fields[j].name);
-                ck_assert_msg(n_without > 0 || !schema->fields[j].optional, "no %s of %s is without \"%s\"", kind, of,
-                              schema->fields[j].name);
+                ck_assert_msg(n_without > 0 || !schema->fields[j].optional, "no %s of %s is without \"%s\"", kind,
+                              of, schema->fields[j].name);
         }
 }
 

@@ -23,7 +23,7 @@ START_TEST(names_go_both_ways) {
         ck_assert_ptr_null(verdict_error_name(VERDICT_OK));
         ck_assert_ptr_null(verdict_error_name(N_VERDICTS));
         ck_assert_ptr_null(verdict_error_name(VERDICT_AGAIN));
-        ck_assert_ptr_null(verdict_error_name((enum verdict)-1));
+        ck_assert_ptr_null(verdict_error_name((enum verdict) - 1));
         for (int i = 1; i < N_VERDICTS; i++) {
                 const char *name = verdict_error_name((enum verdict)i);
 
@@ -31,7 +31,8 @@ START_TEST(names_go_both_ways) {
                 ck_assert_int_eq(verdict_from_error_name(name), i);
         }
         ck_assert_int_eq(verdict_from_error_name("io.gpuipc.Broker.NoSuchBuffer"), VERDICT_NO_SUCH_BUFFER);
-        ck_assert_int_eq(verdict_from_error_name("org.varlink.service.InvalidParameter"), VERDICT_INVALID_PARAMETER);
+        ck_assert_int_eq(verdict_from_error_name("org.varlink.service.InvalidParameter"),
+                         VERDICT_INVALID_PARAMETER);
         ck_assert_int_eq(verdict_from_error_name("io.gpuipc.Broker.NoSuchBuffe"), VERDICT_OK);
         ck_assert_int_eq(verdict_from_error_name("NoSuchBuffer"), VERDICT_OK);
         ck_assert_int_eq(verdict_from_error_name(""), VERDICT_OK);
@@ -42,7 +43,7 @@ START_TEST(each_has_a_sentence) {
         for (int i = 0; i < N_VERDICTS; i++)
                 ck_assert_uint_gt(strlen(verdict_sentence((enum verdict)i)), 3);
         ck_assert_uint_gt(strlen(verdict_sentence(VERDICT_AGAIN)), 3);
-        ck_assert_ptr_nonnull(verdict_sentence((enum verdict)-5));
+        ck_assert_ptr_nonnull(verdict_sentence((enum verdict) - 5));
         ck_assert_ptr_nonnull(verdict_sentence((enum verdict)99999));
 }
 END_TEST

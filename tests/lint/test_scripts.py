@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shell and Python as their own checkers see them."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import sources  # noqa: E402
+from sources import ROOT, read  # noqa: E402
+
+
+class ScriptsTest(unittest.TestCase):
+    def test_shellcheck(self):
+        found = sources.scripts("sh", "bash", "dash")
+        self.assertIn(".ci/run", found)
+        done = subprocess.run(["shellcheck", *found], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_scripts_are_executable(self):
+        for path in sources.scripts("sh", "bash", "dash", "python3"):
+            self.assertTrue(os.access(f"{ROOT}/{path}", os.X_OK), path)
+
+    def test_python_compiles(self):
+        for path in sources.files(".py") + sources.scripts("python3"):
+            compile(read(path), path, "exec")
+
+    def test_make_defines_every_target_it_tells_of(self):
+        lines = [line for line in read("Makefile").splitlines() if line.startswith("#   make")]
+        told = {word for line in lines for word in line.removeprefix("#   make").split("  ")[0].split() if "=" not in word}
+        self.assertTrue({"deps", "demo", "check", "fuzz", "bench", "lint", "valgrind", "install", "clean"} <= told, told)
+        for target in told - {"deps"}:
+            done = subprocess.run(["make", "--question", "--dry-run", target], cwd=ROOT, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, check=False)
+            self.assertNotIn("No rule to make target", done.stdout, target)
+
+
+if __name__ == "__main__":
+    unittest.main()

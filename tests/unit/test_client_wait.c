@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which call goes over which connection: what waits holds nobody up, leases stay where they were made, and threads share
+ * one client. */
+#include <check.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "client/owner.h"
+#include "include/gpuipc.h"
+#include "tests/support/fake_server.h"
+#include "tests/support/fds.h"
+#include "tests/support/wait.h"
+
+#define NO_SUCH_BUFFER "{\"error\":\"io.gpuipc.Broker.NoSuchBuffer\"}"
+#define TIMED_OUT "{\"error\":\"io.gpuipc.Broker.TimedOut\"}"
+#define QUOTA "{\"error\":\"io.gpuipc.Broker.QuotaExceeded\",\"parameters\":{\"scope\":\"bytes_per_uid\",\"limit\":9," \
+              "\"used\":8,\"asked\":7}}"
+
+static gpuipc_client *connect_to(struct fake *fake, int timeout_ms) {
+        gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
+        gpuipc_client *client;
+        gpuipc_error error;
+
+        options.socket_path = fake->path;
+        options.timeout_ms = timeout_ms;
+        ck_assert_msg(gpuipc_connect(&options, &client, &error) == GPUIPC_OK, "%s", error.message);
+        return client;
+}
+
+/* Names are absent and quotas full for those who do not wait; those who wait are answered by the test. Names that begin
+ * with "there" are there. */
+static void waiting_answer(struct fake *fake, int peer, const char *call, void *data) {
+        if (strstr(call, "wait_ms") || strstr(call, "slow"))
+                return;
+        if (strstr(call, ".Open\"") && !strstr(call, "there"))
+                fake_send(fake, peer, NO_SUCH_BUFFER);
+        else if (strstr(call, ".Allocate\"") && strstr(call, "full"))
+                fake_send(fake, peer, QUOTA);
+        else
+                fake_broker_answer(fake, peer, call, data);
+}
+
+static void grant_to(struct fake *fake, int peer, struct fake_broker *broker) {
+        fake_broker_answer(fake, peer, "x.Open\"", broker);
+}
+
+/* ---- one thread waits ------------------------------------------------------------------------------------- */
+
+struct opener {
+        pthread_t thread;
+        gpuipc_client *client;
+        const char *name;
+        gpuipc_open_options options;
+        gpuipc_buffer *buffer;
+        gpuipc_error error;
+        int r;
+};
+
+static void *open_it(void *arg) {
+        struct opener *opener = arg;
+        opener->r = gpuipc_open_name(opener->client, opener->name, &opener->options, &opener->buffer, &opener->error);
+        return NULL;
+}
+
+static void opener_start(struct opener *opener, gpuipc_client *client, const char *name, int64_t owner) {
+        *opener = (struct opener){ .client = client, .name = name, .options = GPUIPC_OPEN_OPTIONS_INIT };
+        opener->options.wait_ms = 20000;
+        opener->options.owner = owner;
+        ck_assert_int_eq(pthread_create(&opener->thread, NULL, open_it, opener), 0);
+}
+
+static int opener_end(struct opener *opener) {
+        ck_assert_int_eq(pthread_join(opener->thread, NULL), 0);
+        return opener->r;
+}
+
+START_TEST(wait_holds_nobody_up) {
+        struct fake_broker broker;
+        struct opener opener;
+        gpuipc_buffer *buffer, *second;
+        gpuipc_error error;
+
+        check_fd_count_begin();
+        fake_broker_init(&broker, 4096);
+        struct fake *fake = fake_start(waiting_answer, &broker);
+        gpuipc_client *client = connect_to(fake, 5000);
+        ck_assert_int_eq(gpuipc_allocate(client, 4096, NULL, &buffer, &error), GPUIPC_OK);
+        opener_start(&opener, client, "late", 5);
+        wait_for(fake_count(fake, "\"late\"", "wait_ms", NULL) == 1);
+        /* Asked without waiting first, over the main connection. */
+        ck_assert_uint_eq(fake_count(fake, "0 {", "\"late\"", "\"owner\":5", NULL), 1);
+        ck_assert_int_eq(fake_peer_of(fake, "wait_ms"), 1);
+        /* Meanwhile: release, allocate, list and status all work. */
+        ck_assert_msg(gpuipc_release(buffer, &error) == GPUIPC_OK, "%s", error.message);
+        ck_assert_int_eq(gpuipc_allocate(client, 4096, NULL, &buffer, &error), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_get_status(client, NULL, NULL, &error), GPUIPC_OK);
+
+        grant_to(fake, 1, &broker);
+        ck_assert_msg(opener_end(&opener) == GPUIPC_OK, "%s", opener.error.message);
+
+        /* A second wait does not stand before the Release of the first one's lease. */
+        struct opener other;
+        opener_start(&other, client, "later", 5);
+        wait_for(fake_count(fake, "\"later\"", "wait_ms", NULL) == 1);
+        ck_assert_int_eq(fake_peer_of(fake, "\"later\",\"owner\":5,\"wait_ms\""), 2);
+        second = opener.buffer;
+        char lease[64];
+        (void)snprintf(lease, sizeof(lease), "\"%s\"", gpuipc_buffer_lease(second));
+        ck_assert_msg(gpuipc_release(second, &error) == GPUIPC_OK, "%s", error.message);
+        ck_assert_int_eq(fake_peer_of(fake, lease), 1);
+        fake_send(fake, 2, TIMED_OUT);
+        ck_assert_int_eq(opener_end(&other), GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_str_eq(other.error.name, "io.gpuipc.Broker.TimedOut");
+
+        /* Now that both side connections are idle and empty, the next wait takes one of them. */
+        opener_start(&other, client, "latest", 5);
+        wait_for(fake_count(fake, "\"latest\"", "wait_ms", NULL) == 1);
+        ck_assert_int_eq(fake_peers(fake), 3);
+        int peer = fake_peer_of(fake, "\"latest\",\"owner\":5,\"wait_ms\"");
+        ck_assert_int_gt(peer, 0);
+        grant_to(fake, peer, &broker);
+        ck_assert_int_eq(opener_end(&other), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_release(other.buffer, &error), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_release(buffer, &error), GPUIPC_OK);
+        gpuipc_client_free(client);
+        fake_stop(fake);
+        fake_broker_deinit(&broker);
+        check_fd_count_end();
+}
+END_TEST
+
+START_TEST(what_is_there_needs_no_wait) {
+        gpuipc_open_options options = GPUIPC_OPEN_OPTIONS_INIT;
+        struct fake_broker broker;
+        gpuipc_buffer *buffers[20];
+        gpuipc_error error;
+
+        fake_broker_init(&broker, 4096);
+        struct fake *fake = fake_start(waiting_answer, &broker);
+        gpuipc_client *client = connect_to(fake, 5000);
+        options.wait_ms = 10000;
+        for (int i = 0; i < 20; i++)
+                ck_assert_int_eq(gpuipc_open_name(client, "there", &options, &buffers[i], &error), GPUIPC_OK);
+        ck_assert_int_eq(fake_peers(fake), 1);
+        ck_assert_uint_eq(fake_count(fake, "wait_ms", NULL), 0);
+        for (int i = 0; i < 20; i++)
+                ck_assert_int_eq(gpuipc_release(buffers[i], &error), GPUIPC_OK);
+        gpuipc_client_free(client);
+        fake_stop(fake);
+        fake_broker_deinit(&broker);
+}
+END_TEST
+
+struct allocator {
+        pthread_t thread;
+        gpuipc_client *client;
+        gpuipc_allocate_options options;
+        gpuipc_buffer *buffer;
+        gpuipc_error error;
+        int r;
+};
+
+static void *allocate_it(void *arg) {
+        struct allocator *a = arg;
+        a->r = gpuipc_allocate(a->client, 4096, &a->options, &a->buffer, &a->error);
+        return NULL;
+}
+
+START_TEST(allocate_waits_only_for_room) {
+        struct allocator a = { .options = GPUIPC_ALLOCATE_OPTIONS_INIT };
+        gpuipc_buffer *buffer = NULL;
+        struct fake_broker broker;
+        gpuipc_error error;
+
+        fake_broker_init(&broker, 4096);
+        struct fake *fake = fake_start(waiting_answer, &broker);
+        gpuipc_client *client = connect_to(fake, 5000);
+        a.options.name = "full";
+        ck_assert_int_eq(gpuipc_allocate(client, 4096, &a.options, &buffer, &error), GPUIPC_ERROR_QUOTA_EXCEEDED);
+        ck_assert_str_eq(error.subject, "bytes_per_uid");
+        ck_assert_int_eq(error.limit, 9);
+        ck_assert_int_eq(error.used, 8);
+        ck_assert_int_eq(error.asked, 7);
+        a.options.wait_ms = 1000;
+        a.client = client;
+        ck_assert_int_eq(pthread_create(&a.thread, NULL, allocate_it, &a), 0);
+        wait_for(fake_count(fake, "\"wait_ms\":1000", NULL) == 1);
+        grant_to(fake, 1, &broker);
+        ck_assert_int_eq(pthread_join(a.thread, NULL), 0);
+        ck_assert_int_eq(a.r, GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_release(a.buffer, &error), GPUIPC_OK);
+        ck_assert_int_eq(fake_peer_of(fake, "Release"), 1);
+        gpuipc_client_free(client);
+        fake_stop(fake);
+        fake_broker_deinit(&broker);
+}
+END_TEST
+
+/* ---- whose buffer ----------------------------------------------------------------------------------------- */
+
+START_TEST(owner_asked_for) {
+        gpuipc_open_options options = GPUIPC_OPEN_OPTIONS_INIT;
+        gpuipc_buffer *buffer = NULL;
+        struct fake_broker broker;
+        gpuipc_error error;
+        char mine[64];
+
+        if (geteuid() != 0) {
+                printf("SKIP owner_asked_for: needs root to become another user\n");
+                return;
+        }
+        fake_broker_init(&broker, 4096);
+        struct fake *fake = fake_start(waiting_answer, &broker);
+        ck_assert_int_eq(chmod(fake->directory, 0755), 0);
+        ck_assert_int_eq(chmod(fake->path, 0666), 0);
+        /* Root's own is root's: asked once. */
+        gpuipc_client *client = connect_to(fake, 5000);
+        ck_assert_int_eq(gpuipc_open_name(client, "n1", NULL, &buffer, &error), GPUIPC_ERROR_NO_SUCH_BUFFER);
+        ck_assert_uint_eq(fake_count(fake, "\"n1\"", NULL), 1);
+        ck_assert_uint_eq(fake_count(fake, "\"n1\"", "\"owner\":0", NULL), 1);
+        gpuipc_client_free(client);
+
+        ck_assert_int_eq(seteuid(1234), 0);
+        (void)snprintf(mine, sizeof(mine), "\"owner\":%lld", (long long)owner_uid());
+        ck_assert_int_eq(seteuid(0), 0);
+        ck_assert_str_eq(mine, "\"owner\":1234");
+        ck_assert_int_eq(seteuid(1234), 0);
+        gpuipc_connect_options connect_options = GPUIPC_CONNECT_OPTIONS_INIT;
+        connect_options.socket_path = fake->path;
+        int r = gpuipc_connect(&connect_options, &client, &error);
+        ck_assert_int_eq(seteuid(0), 0);
+        if (r != GPUIPC_OK) { /* the directory is root's: say who it was and go on */
+                ck_assert_int_eq(r, GPUIPC_ERROR_UNREACHABLE);
+                fake_stop(fake);
+                fake_broker_deinit(&broker);
+                printf("SKIP owner_asked_for: the socket is not reachable for another user\n");
+                return;
+        }
+        ck_assert_int_eq(gpuipc_open_name(client, "n2", NULL, &buffer, &error), GPUIPC_ERROR_NO_SUCH_BUFFER);
+        ck_assert_uint_eq(fake_count(fake, "\"n2\"", NULL), 2);
+        ck_assert_uint_eq(fake_count(fake, "\"n2\"", mine, NULL), 1);
+        ck_assert_uint_eq(fake_count(fake, "\"n2\"", "\"owner\":0", NULL), 1);
+        options.owner = -2;
+        ck_assert_int_eq(gpuipc_open_name(client, "n3", &options, &buffer, &error), GPUIPC_ERROR_NO_SUCH_BUFFER);
+        ck_assert_uint_eq(fake_count(fake, "\"n3\"", NULL), 1);
+        ck_assert_uint_eq(fake_count(fake, "\"n3\"", "owner", NULL), 0);
+        options.owner = 77;
+        options.access = GPUIPC_RO;
+        options.label = "x";
+        ck_assert_int_eq(gpuipc_open_name(client, "n4", &options, &buffer, &error), GPUIPC_ERROR_NO_SUCH_BUFFER);
+        ck_assert_uint_eq(fake_count(fake, "\"n4\"", "\"owner\":77", "\"access\":\"ro\"", "\"label\":\"x\"", NULL), 1);
+        options.owner = -3;
+        ck_assert_int_eq(gpuipc_open_name(client, "n5", &options, &buffer, &error), GPUIPC_ERROR_INVALID_PARAMETER);
+        ck_assert_str_eq(error.subject, "owner");
+
+        /* With a wait, both at once, and the first to come is taken, whichever it is. */
+        for (int round = 0; round < 2; round++) {
+                struct opener opener;
+                const char *winner = round == 0 ? mine : "\"owner\":0", *loser = round == 0 ? "\"owner\":0" : mine;
+                char name[16], quoted[24];
+                (void)snprintf(name, sizeof(name), "w%d", round);
+                (void)snprintf(quoted, sizeof(quoted), "\"%s\"", name);
+                opener_start(&opener, client, name, -1);
+                wait_for(fake_count(fake, quoted, "wait_ms", NULL) == 2);
+                char text[128];
+                (void)snprintf(text, sizeof(text), "%.20s,%.40s,\"wait_ms\"", quoted, winner);
+                int peer = fake_peer_of(fake, text);
+                (void)snprintf(text, sizeof(text), "%.20s,%.40s,\"wait_ms\"", quoted, loser);
+                int other = fake_peer_of(fake, text);
+                ck_assert_int_gt(peer, 0);
+                ck_assert_int_gt(other, 0);
+                ck_assert_int_ne(peer, other);
+                if (round == 1)
+                        fake_send(fake, other, TIMED_OUT);
+                grant_to(fake, peer, &broker);
+                ck_assert_msg(opener_end(&opener) == GPUIPC_OK, "%s", opener.error.message);
+                ck_assert_int_eq(gpuipc_release(opener.buffer, &error), GPUIPC_OK);
+                ck_assert_int_eq(fake_peer_of(fake, "Release"), peer);
+                /* The wait that lost has ended: its connection, or its answer. */
+                if (round == 0)
+                        wait_for(!fake_is_open(fake, other));
+        }
+        gpuipc_client_free(client);
+        fake_stop(fake);
+        fake_broker_deinit(&broker);
+}
+END_TEST
+
+START_TEST(uid_through_the_namespace_map) {
+        ck_assert_int_eq(owner_map_uid("         0          0 4294967295\n", 1000), 1000);
+        ck_assert_int_eq(owner_map_uid("0 100000 65536\n", 0), 100000);
+        ck_assert_int_eq(owner_map_uid("0 1000 1\n1 100000 65535\n", 0), 1000);
+        ck_assert_int_eq(owner_map_uid("0 1000 1\n1 100000 65535\n", 33), 100032);
+        ck_assert_int_eq(owner_map_uid("0 1000 1\n", 5), 5);
+        ck_assert_int_eq(owner_map_uid("", 5), 5);
+        ck_assert_int_eq(owner_map_uid("nonsense", 5), 5);
+}
+END_TEST
+
+/* ---- a release that cannot be sent now -------------------------------------------------------------------- */
+
+static void *seal_slowly(void *arg) {
+        return (void *)(intptr_t)gpuipc_seal(arg, "slow", NULL);
+}
+
+START_TEST(release_behind_a_stuck_call) {
+        struct fake_broker broker;
+        gpuipc_buffer *buffer;
+        gpuipc_error error;
+        pthread_t thread;
+        void *r;
+
+        check_fd_count_begin();
+        fake_broker_init(&broker, 4096);
+        struct fake *fake = fake_start(waiting_answer, &broker);
+        gpuipc_client *client = connect_to(fake, 400);
+        ck_assert_int_eq(gpuipc_allocate(client, 4096, NULL, &buffer, &error), GPUIPC_OK);
+        ck_assert_int_eq(pthread_create(&thread, NULL, seal_slowly, client), 0);
+        wait_for(fake_count(fake, "slow", NULL) == 1);
+        ck_assert_int_eq(gpuipc_release(buffer, &error), GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_int_eq(pthread_join(thread, &r), 0);
+        ck_assert_int_eq((int)(intptr_t)r, GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_uint_eq(fake_count(fake, "Release", NULL), 0);
+        /* The daemon recovers; the lease is not forgotten. */
+        fake_send(fake, 0, "{}");
+        ck_assert_msg(gpuipc_seal(client, "b1", &error) == GPUIPC_OK, "%s", error.message);
+        ck_assert_uint_eq(broker.n_released, 1);
+        gpuipc_client_free(client);
+        fake_stop(fake);
+        fake_broker_deinit(&broker);
+        check_fd_count_end();
+}
+END_TEST
+
+/* Nor is a lease that comes after its caller has given up. */
+START_TEST(grant_that_comes_too_late) {
+        gpuipc_allocate_options options = GPUIPC_ALLOCATE_OPTIONS_INIT;
+        struct fake_broker broker;
+        gpuipc_buffer *buffer = NULL;
+        gpuipc_error error;
+
+        check_fd_count_begin();
+        fake_broker_init(&broker, 4096);
+        struct fake *fake = fake_start(waiting_answer, &broker);
+        gpuipc_client *client = connect_to(fake, 200);
+        options.name = "slow";
+        ck_assert_int_eq(gpuipc_allocate(client, 4096, &options, &buffer, &error), GPUIPC_ERROR_TIMED_OUT);
+        grant_to(fake, 0, &broker);
+        ck_assert_msg(gpuipc_seal(client, "b1", &error) == GPUIPC_OK, "%s", error.message);
+        ck_assert_uint_eq(broker.n_granted, 1);
+        ck_assert_uint_eq(broker.n_released, 1);
+        gpuipc_client_free(client);
+        fake_stop(fake);
+        fake_broker_deinit(&broker);
+        check_fd_count_end();
+}
+END_TEST
+
+/* ---- many threads ----------------------------------------------------------------------------------------- */
+
+#define N_THREADS 8
+#define N_ROUNDS 60
+
+struct worker {
+        pthread_t thread;
+        gpuipc_client *client;
+        gpuipc_error error;
+        int r;
+};
+
+static void *work(void *arg) {
+        struct worker *worker = arg;
+        gpuipc_open_options ro = GPUIPC_OPEN_OPTIONS_INIT;
+
+        ro.access = GPUIPC_RO;
+        ro.wait_ms = 1000;
+        for (int i = 0; i < N_ROUNDS && worker->r == GPUIPC_OK; i++) {
+                gpuipc_buffer *a = NULL, *b = NULL;
+                void *rw, *shared;
+
+                worker->r = gpuipc_allocate(worker->client, 4096, NULL, &a, &worker->error);
+                if (worker->r == GPUIPC_OK)
+                        worker->r = gpuipc_open_name(worker->client, "there", &ro, &b, &worker->error);
+                if (worker->r == GPUIPC_OK)
+                        worker->r = gpuipc_buffer_map(a, &rw, &worker->error);
+                if (worker->r == GPUIPC_OK)
+                        worker->r = gpuipc_buffer_map(b, &shared, &worker->error);
+                if (worker->r == GPUIPC_OK && i % 8 == 0)
+                        worker->r = gpuipc_get_status(worker->client, NULL, NULL, &worker->error);
+                if (worker->r == GPUIPC_OK)
+                        worker->r = gpuipc_release(a, &worker->error);
+                if (worker->r == GPUIPC_OK)
+                        worker->r = gpuipc_release(b, &worker->error);
+        }
+        return NULL;
+}
+
+START_TEST(threads_share_a_client) {
+        struct worker workers[N_THREADS];
+        struct fake_broker broker;
+
+        check_fd_count_begin();
+        fake_broker_init(&broker, 4096);
+        struct fake *fake = fake_start(waiting_answer, &broker);
+        gpuipc_client *client = connect_to(fake, 20000);
+        for (int i = 0; i < N_THREADS; i++) {
+                workers[i] = (struct worker){ .client = client };
+                ck_assert_int_eq(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+        }
+        for (int i = 0; i < N_THREADS; i++) {
+                ck_assert_int_eq(pthread_join(workers[i].thread, NULL), 0);
+                ck_assert_msg(workers[i].r == GPUIPC_OK, "%s", workers[i].error.message);
+        }
+        ck_assert_uint_eq(broker.n_granted, N_THREADS * N_ROUNDS * 2);
+        ck_assert_uint_eq(broker.n_released, N_THREADS * N_ROUNDS * 2);
+        ck_assert_int_eq(fake_peers(fake), 1);
+        gpuipc_client_free(client);
+        fake_stop(fake);
+        fake_broker_deinit(&broker);
+        check_fd_count_end();
+}
+END_TEST
+
+/* As many waits at once as threads: all are granted, their connections do not pile up afterwards. */
+START_TEST(many_wait_at_once) {
+        struct opener openers[N_THREADS];
+        struct fake_broker broker;
+        gpuipc_error error;
+
+        check_fd_count_begin();
+        fake_broker_init(&broker, 4096);
+        struct fake *fake = fake_start(waiting_answer, &broker);
+        gpuipc_client *client = connect_to(fake, 20000);
+        for (int i = 0; i < N_THREADS; i++)
+                opener_start(&openers[i], client, "late", 5);
+        wait_for(fake_count(fake, "wait_ms", NULL) == N_THREADS);
+        ck_assert_uint_eq(fake_open_peers(fake), N_THREADS + 1);
+        for (int i = 1; i <= N_THREADS; i++)
+                grant_to(fake, i, &broker);
+        for (int i = 0; i < N_THREADS; i++)
+                ck_assert_int_eq(opener_end(&openers[i]), GPUIPC_OK);
+        ck_assert_uint_eq(fake_open_peers(fake), N_THREADS + 1);
+        for (int i = 0; i < N_THREADS; i++)
+                ck_assert_int_eq(gpuipc_release(openers[i].buffer, &error), GPUIPC_OK);
+        wait_for(fake_open_peers(fake) == 3); /* the main one and two spares */
+        gpuipc_client_free(client);
+        fake_stop(fake);
+        fake_broker_deinit(&broker);
+        check_fd_count_end();
+}
+END_TEST
+
+int main(void) {
+        Suite *suite = suite_create("client_wait");
+        TCase *tcase = tcase_create("waits");
+        int failed;
+
+        tcase_set_timeout(tcase, 30);
+        tcase_add_test(tcase, wait_holds_nobody_up);
+        tcase_add_test(tcase, what_is_there_needs_no_wait);
+        tcase_add_test(tcase, allocate_waits_only_for_room);
+        tcase_add_test(tcase, owner_asked_for);
+        tcase_add_test(tcase, uid_through_the_namespace_map);
+        tcase_add_test(tcase, release_behind_a_stuck_call);
+        tcase_add_test(tcase, grant_that_comes_too_late);
+        suite_add_tcase(suite, tcase);
+        tcase = tcase_create("threads");
+        tcase_set_timeout(tcase, 60);
+        tcase_add_test(tcase, threads_share_a_client);
+        tcase_add_test(tcase, many_wait_at_once);
+        suite_add_tcase(suite, tcase);
+
+        SRunner *runner = srunner_create(suite);
+        srunner_run_all(runner, CK_ENV);
+        failed = srunner_ntests_failed(runner);
+        srunner_free(runner);
+        return failed == 0 ? 0 : 1;
+}
