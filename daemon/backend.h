@@ -70,7 +70,7 @@ int backing_fd(const struct backing *backing, enum access access);
 bool backing_prepared(const struct backing *backing, enum access access);
 
 /* How many descriptors a buffer of this kind may use at most. */
-#define BACKING_DESCRIPTORS 2
+#define BACKING_DESCRIPTORS(access) ((access) == ACCESS_RO ? 2 : 1)
 
 extern const struct backend backend_host;
 

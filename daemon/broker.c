@@ -26,7 +26,6 @@
 #define ADMIN_GROUP "gpuipc-admin"
 #define DOORMAN_STUCK_MS 60000
 #define STATUS_MS 5000
-#define SETTLE_ROUNDS 4
 #define N_SIGNALS 3
 
 struct broker {
@@ -43,8 +42,6 @@ struct broker {
         uv_timer_t watchdog, status;
         uv_signal_t signals[N_SIGNALS];
         uint64_t timer_usec;   /* when `timer` rings; UINT64_MAX: not set */
-        uint64_t pump_usec;    /* when those who wait are to be tried again in any case */
-        int64_t news_seen;     /* events.next when the watchers were last woken */
         struct alarm *deadline; /* of a stop */
         bool registry_made, clean;
 };
@@ -54,34 +51,6 @@ static struct registry *broker_registry(struct broker *broker) {
 }
 
 /* ---- between two sleeps ------------------------------------------------------------------------------------ */
-
-static void broker_retire(struct broker *broker) {
-        struct backing *backing;
-        struct buffer *buffer;
-
-        while ((buffer = registry_take_retiring(broker_registry(broker), &backing)))
-                workplace_close(workplace_of(buffer->charge.device), buffer, backing);
-}
-
-static bool broker_has_work(struct broker *broker) {
-        const struct registry *registry = broker_registry(broker);
-
-        return registry->room || !list_empty(&registry->retiring) || registry->events.next != broker->news_seen;
-}
-
-static void broker_round(struct broker *broker) {
-        struct registry *registry = broker_registry(broker);
-
-        broker_retire(broker);
-        if (registry->room || clock_monotonic_usec() >= broker->pump_usec) {
-                registry->room = false;
-                broker->pump_usec = dispatch_pump(&broker->house);
-        }
-        if (registry->events.next != broker->news_seen) {
-                broker->news_seen = registry->events.next;
-                dispatch_news(&broker->house);
-        }
-}
 
 static void broker_on_timer(uv_timer_t *timer) {
         struct broker *broker = timer->data;
@@ -119,6 +88,7 @@ static void broker_wind_down(struct broker *broker) {
         if (!list_empty(&broker->hall.sessions) && sessions_flushed(&broker->hall)) {
                 sessions_close_all(&broker->hall, "the daemon stops");
                 broker_free_buffers(broker);
+                return; /* the memory goes to the lanes in the next turn */
         }
         if (list_empty(&broker->hall.sessions) && list_empty(&broker_registry(broker)->retiring) && broker_lanes_idle(broker)) {
                 broker->clean = true;
@@ -128,22 +98,16 @@ static void broker_wind_down(struct broker *broker) {
 
 static void broker_settle(uv_prepare_t *prepare) {
         struct broker *broker = prepare->data;
-        bool busy = true;
-        uint64_t keep_usec;
+        uint64_t next_usec;
+        bool more = hall_settle(&broker->hall, &next_usec);
 
-        keep_usec = registry_expire(broker_registry(broker), clock_real_usec(), clock_monotonic_usec());
-        for (int i = 0; i < SETTLE_ROUNDS && busy; i++) {
-                broker_round(broker);
-                busy = sessions_run(&broker->hall);
-                busy = broker_has_work(broker) || busy;
-        }
         if (broker->house.stopping)
                 broker_wind_down(broker);
-        if (busy)
+        if (more)
                 uv_idle_start(&broker->idle, broker_on_idle);
         else
                 uv_idle_stop(&broker->idle);
-        broker_set_timer(broker, keep_usec < broker->pump_usec ? keep_usec : broker->pump_usec);
+        broker_set_timer(broker, next_usec);
 }
 
 /* ---- stop, reload, status ---------------------------------------------------------------------------------- */
@@ -161,7 +125,6 @@ static void broker_free_buffers(struct broker *broker) {
                         registry_free(registry, buffer, clock_real_usec(), clock_monotonic_usec());
         }
         cursor_deinit(&cursor);
-        broker_retire(broker);
 }
 
 static void broker_on_deadline(void *arg) {
@@ -395,7 +358,7 @@ static int broker_build(struct broker *broker) {
         if (r < 0)
                 return r;
         broker->registry_made = true;
-        broker->news_seen = house->registry.events.next;
+        house->news_seen = house->registry.events.next;
         house->limits_json = limits_json(&limits);
         if (!house->limits_json)
                 return -ENOMEM;
@@ -420,7 +383,7 @@ int broker_new(int argc, char *argv[], struct config *config_take, struct broker
         broker->config = *config_take;
         *config_take = (struct config){0};
         broker->shared.fd = broker->admin.fd = -1;
-        broker->timer_usec = broker->pump_usec = UINT64_MAX;
+        broker->timer_usec = broker->house.pump_usec = UINT64_MAX;
         r = uv_loop_init(&broker->loop);
         if (r < 0) {
                 config_deinit(&broker->config);

@@ -14,6 +14,8 @@
 #include "report.h"
 #include "wait.h"
 
+static const char stopping[] = "the daemon is stopping; connect again when it is back";
+
 static const char *request_method(const struct request *request) {
         return method_schemas[request->op->method].name;
 }
@@ -112,6 +114,20 @@ static void dispatch_on_timeout(void *arg) {
         dispatch_fail(request, fail_plain(&request->failure, VERDICT_TIMED_OUT));
 }
 
+static void dispatch_deny(struct request *request, enum verdict verdict, const char *reason) {
+        fail_reason(&request->failure, verdict, "", "%s", reason);
+        dispatch_fail(request, (int)verdict);
+}
+
+static void dispatch_park(struct request *request) {
+        if (request->house->stopping) {
+                dispatch_deny(request, VERDICT_TOO_MANY_REQUESTS, stopping);
+                return;
+        }
+        request->state = REQUEST_PARKED;
+        list_append(&request->house->watching, &request->by_house);
+}
+
 static void dispatch_finish(struct request *request) {
         int r;
 
@@ -122,8 +138,7 @@ static void dispatch_finish(struct request *request) {
         if (r == 0) {
                 dispatch_succeed(request);
         } else if (r == VERDICT_AGAIN && request->op->answer == OP_STREAM) {
-                request->state = REQUEST_PARKED;
-                list_append(&request->house->watching, &request->by_house);
+                dispatch_park(request);
         } else if (r == VERDICT_AGAIN) {
                 r = wait_begin(request, dispatch_on_timeout);
                 if (r != 0)
@@ -222,8 +237,7 @@ static int dispatch_check(struct request *request) {
                                    "the kernel maps this user to the overflow uid, which owns and opens nothing; map the user in "
                                    "the user namespace the daemon runs in");
         if (request->house->stopping)
-                return fail_reason(&request->failure, VERDICT_TOO_MANY_REQUESTS, "",
-                                   "the daemon is stopping; connect again when it is back");
+                return fail_reason(&request->failure, VERDICT_TOO_MANY_REQUESTS, "", "%s", stopping);
         return 0;
 }
 
@@ -327,11 +341,6 @@ void dispatch_news(struct house *house) {
                 dispatch_finish(request);
 }
 
-static void dispatch_deny(struct request *request, enum verdict verdict, const char *reason) {
-        fail_reason(&request->failure, verdict, "", "%s", reason);
-        dispatch_fail(request, (int)verdict);
-}
-
 void dispatch_holder_exited(struct house *house, const struct holder *holder) {
         struct request *request;
 
@@ -357,11 +366,10 @@ uint64_t dispatch_pump(struct house *house) {
 }
 
 void dispatch_stop(struct house *house) {
-        static const char reason[] = "the daemon is stopping; connect again when it is back";
         struct request *request;
 
         list_for_each(request, &house->waiting, by_house)
-                dispatch_deny(request, VERDICT_TOO_MANY_REQUESTS, reason);
+                dispatch_deny(request, VERDICT_TOO_MANY_REQUESTS, stopping);
         list_for_each(request, &house->watching, by_house)
-                dispatch_deny(request, VERDICT_TOO_MANY_REQUESTS, reason);
+                dispatch_deny(request, VERDICT_TOO_MANY_REQUESTS, stopping);
 }

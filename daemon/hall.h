@@ -18,4 +18,9 @@ struct hall {
         int64_t n_turned_away; /* sessions that only wait to be told why they were not let in */
 };
 
+/* Sees to what the last turn of the loop left behind: keeps that ended, memory to close, room for those who wait, news for those
+ * who watch, sessions with work. True while some is left: do not sleep. *ret_next_usec: when to call again in any case (monotonic;
+ * UINT64_MAX: never). */
+bool hall_settle(struct hall *hall, uint64_t *ret_next_usec);
+
 #endif

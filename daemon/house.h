@@ -26,6 +26,8 @@ struct house {
         uint64_t started_usec;      /* monotonic */
         uint64_t last_reference;    /* of Internal errors */
         bool stopping;              /* no new work */
+        uint64_t pump_usec;         /* monotonic: when those who wait are to be tried again in any case; UINT64_MAX: not */
+        int64_t news_seen;          /* events.next when the watchers were last woken */
         struct bytes scratch;       /* the reply being written */
         void (*kick)(void *session); /* ends a session once its reply is out */
 };

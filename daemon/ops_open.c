@@ -61,6 +61,8 @@ int op_open_begin(struct request *request) {
 
         r = open_check_read_only(request, buffer);
         if (r == 0)
+                r = registry_extend_descriptors(registry, buffer, BACKING_DESCRIPTORS(open_access(request)), &request->failure);
+        if (r == 0)
                 r = registry_open_reserve(registry, request->client, request->holder, buffer, open_access(request),
                                           params->label, &request->lease, &request->failure);
         if (r != 0)

@@ -44,7 +44,38 @@ static void process_on_poll(uv_poll_t *poll, int status, int events) {
         holder_unref(&process->holder);
 }
 
-int process_new(struct house *house, pid_t pid, uid_t uid, gid_t gid, int pidfd_take, bool dead, struct process **ret) {
+/* Watches the exit of a process by a descriptor, which counts. */
+static int process_watch(struct process *process, int *pidfd, struct failure *failure) {
+        struct registry *registry = &process->house->registry;
+        int r;
+
+        r = registry_use_descriptors(registry, 1, failure);
+        if (r != 0)
+                return r;
+        r = uv_poll_init(process->house->loop, &process->poll, *pidfd);
+        if (r < 0) {
+                (void)registry_use_descriptors(registry, -1, failure);
+                return r;
+        }
+        process->pidfd = take_fd(pidfd);
+        process->poll.data = process;
+        uv_poll_start(&process->poll, UV_READABLE, process_on_poll);
+        return 0;
+}
+
+/* What /proc says of the pid is true of this process only if it still lives afterwards. */
+static void process_look(struct process *process, int pidfd) {
+        _cleanup_(rcstr_unrefp) struct rcstr *command = creds_command(process->holder.pid);
+        _cleanup_(rcstr_unrefp) struct rcstr *container = creds_container(process->holder.pid);
+
+        if (creds_exited(pidfd))
+                return;
+        process->holder.command = take_ptr(command);
+        process->holder.container = take_ptr(container);
+}
+
+int process_new(struct house *house, pid_t pid, uid_t uid, gid_t gid, int pidfd_take, bool dead, struct process **ret,
+                struct failure *failure) {
         struct process *process = calloc(1, sizeof(*process));
         int r;
 
@@ -57,29 +88,14 @@ int process_new(struct house *house, pid_t pid, uid_t uid, gid_t gid, int pidfd_
         list_init(&process->holder.leases);
         list_init(&process->by_session);
         process->pidfd = -1;
-        if (!dead) {
-                process->holder.command = creds_command(pid);
-                process->holder.container = creds_container(pid);
-        }
-        if (pidfd_take < 0) {
-                *ret = process;
-                return 0;
-        }
-        /* What was read by number is true only if the process still lives now. */
-        if (creds_exited(pidfd_take)) {
-                rcstr_unrefp(&process->holder.command);
-                rcstr_unrefp(&process->holder.container);
-        }
-        r = uv_poll_init(house->loop, &process->poll, pidfd_take);
-        if (r < 0) {
+        if (!dead)
+                process_look(process, pidfd_take);
+        r = pidfd_take >= 0 ? process_watch(process, &pidfd_take, failure) : 0;
+        if (r != 0) {
                 fd_closep(&pidfd_take);
                 process_free(process);
                 return r;
         }
-        process->pidfd = pidfd_take;
-        (void)registry_use_descriptors(&house->registry, 1, NULL);
-        process->poll.data = process;
-        uv_poll_start(&process->poll, UV_READABLE, process_on_poll);
         *ret = process;
         return 0;
 }

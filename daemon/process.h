@@ -16,7 +16,8 @@ struct process {
 };
 
 /* A process with one reference, the caller's. Takes the pidfd, also on failure. A process known to be dead has `holder.exited` set.
- * 0 or -errno. */
-int process_new(struct house *house, pid_t pid, uid_t uid, gid_t gid, int pidfd_take, bool dead, struct process **ret);
+ * 0, VERDICT_QUOTA_EXCEEDED (descriptors), or -errno. */
+int process_new(struct house *house, pid_t pid, uid_t uid, gid_t gid, int pidfd_take, bool dead, struct process **ret,
+                struct failure *failure);
 
 #endif

@@ -236,6 +236,9 @@ void registry_wait_end(struct registry *registry, struct client *client);
 /* n may be negative. 0 or VERDICT_QUOTA_EXCEEDED (descriptors); giving back never fails. */
 int registry_use_descriptors(struct registry *registry, int64_t n, struct failure *failure);
 
+/* A buffer is to use up to `total` descriptors from now until its memory is closed. 0 or VERDICT_QUOTA_EXCEEDED (descriptors). */
+int registry_extend_descriptors(struct registry *registry, struct buffer *buffer, int64_t total, struct failure *failure);
+
 /* ---- looking ---- */
 void buffer_describe(const struct buffer *buffer, struct buffer_info *ret);
 void lease_describe(const struct lease *lease, struct lease_info *ret);

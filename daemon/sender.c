@@ -9,12 +9,13 @@
 #include "process.h"
 #include "proto/cleanup.h"
 
-int senders_init(struct senders *senders, struct house *house, struct creds *creds) {
+int senders_init(struct senders *senders, struct house *house, struct creds *creds, struct failure *failure) {
         int r;
 
         list_init(&senders->processes);
-        r = process_new(house, creds->pid, creds->uid, creds->gid, take_fd(&creds->pidfd), creds->dead, &senders->peer);
-        if (r < 0)
+        r = process_new(house, creds->pid, creds->uid, creds->gid, take_fd(&creds->pidfd), creds->dead, &senders->peer,
+                        failure);
+        if (r != 0)
                 return r;
         list_append(&senders->processes, &senders->peer->by_session);
         return 0;
@@ -72,8 +73,8 @@ int senders_find(struct senders *senders, struct house *house, const struct cred
         pidfd = take_fd(&sender->pidfd);
         if (pidfd < 0)
                 pidfd = creds_open_pid(sender->pid);
-        r = process_new(house, sender->pid, sender->uid, sender->gid, pidfd, false, &process);
-        if (r < 0)
+        r = process_new(house, sender->pid, sender->uid, sender->gid, pidfd, false, &process, failure);
+        if (r != 0)
                 return r;
         list_append(&senders->processes, &process->by_session);
         *ret = &process->holder;

@@ -15,14 +15,14 @@ struct senders {
         struct process *peer;  /* who connected: the first of them */
 };
 
-/* Takes the pidfd out of creds. 0 or -errno. */
-int senders_init(struct senders *senders, struct house *house, struct creds *creds);
+/* Takes the pidfd out of creds. 0, VERDICT_QUOTA_EXCEEDED (descriptors), or -errno. */
+int senders_init(struct senders *senders, struct house *house, struct creds *creds, struct failure *failure);
 
 /* Gives the references back; harmless when init failed or never ran on zeroed memory. */
 void senders_deinit(struct senders *senders);
 
 /* The process that sent a message, made known when it is new (its pidfd is taken out of `sender` then); borrowed. 0;
- * VERDICT_ACCESS_DENIED for another user; -ESRCH when it is already gone; -errno. */
+ * VERDICT_ACCESS_DENIED for another user; VERDICT_QUOTA_EXCEEDED; -ESRCH when it is already gone; -errno. */
 int senders_find(struct senders *senders, struct house *house, const struct creds *creds, struct wire_sender *sender,
                  struct holder **ret, struct failure *failure);
 

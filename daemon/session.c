@@ -265,7 +265,7 @@ static void session_message(struct session *session, const char *text, size_t n)
         if (r > 0)
                 dispatch_refuse(house, &failure, &session_sink, session);
         if (r != 0) {
-                session_drop(session, r > 0 ? failure.reason[0] ? "spoken to by another user" : "sender is gone" : "out of memory");
+                session_drop(session, r > 0 ? verdict_sentence((enum verdict)r) : "a message's sender could not be told");
                 return;
         }
         dispatch_call(house, session->client, holder, &session_sink, session, text, n, &session->request);
@@ -448,11 +448,11 @@ static int session_admit(struct session *session) {
         struct registry *registry = &hall->house->registry;
         int r;
 
-        r = senders_init(&session->senders, hall->house, &session->creds);
-        if (r < 0)
-                return r;
-        session->peer.principal.container = rcstr_ref(session->senders.peer->holder.container);
-        r = policy_admit(&registry->policy, &session->peer, &session->refusal);
+        r = senders_init(&session->senders, hall->house, &session->creds, &session->refusal);
+        if (r == 0) {
+                session->peer.principal.container = rcstr_ref(session->senders.peer->holder.container);
+                r = policy_admit(&registry->policy, &session->peer, &session->refusal);
+        }
         if (r == 0)
                 r = registry_client_new(registry, &session->peer, SESSION_DESCRIPTORS, &session->client, &session->refusal);
         if (r < 0)

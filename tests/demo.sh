@@ -17,6 +17,7 @@ clean() {
         for pid in "${consumers[@]}" "${producers[@]}" $daemon; do
                 kill -KILL "$pid" 2>/dev/null || :
         done
+        { wait; } 2>/dev/null
         if [ $status -ne 0 ]; then
                 echo "demo: FAILED; the daemon logged last:" >&2
                 tail -n 15 "$work/daemon.log" >&2 || :
@@ -115,7 +116,7 @@ for i in "${!files[@]}"; do
         producers+=($!)
 done
 for i in "${!files[@]}"; do
-        until_true "${names[$i]} put" grep -q "${names[$i]}" "$work/put.$i"
+        until_true "${names[$i]} put" grep -qs "${names[$i]}" "$work/put.$i"
         indent <"$work/put.$i"
 done
 
@@ -215,7 +216,7 @@ show gpuipcctl list
 "$ctl" list | indent
 nothing_left() {
         [ "$(figure "s['leases'], s['buffers'], s['devices'][0]['brokered_bytes'], s['devices'][0]['draining_bytes']")" = \
-                '(0, 0, 0, 0)' ] && [ "$(n_fds)" -eq "$idle_fds" ]
+                '0 0 0 0' ] && [ "$(n_fds)" -eq "$idle_fds" ]
 }
 until_true 'nothing left' nothing_left
 show gpuipcctl status

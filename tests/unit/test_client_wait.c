@@ -203,48 +203,52 @@ END_TEST
 
 /* ---- whose buffer ----------------------------------------------------------------------------------------- */
 
-START_TEST(owner_asked_for) {
+/* A client of the user 1234, or NULL where there can be none. */
+static gpuipc_client *connect_as_other(struct fake *fake) {
+        gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
+        gpuipc_client *client = NULL;
+        gpuipc_error error;
+
+        if (geteuid() != 0) {
+                printf("SKIP owners: needs root to become another user\n");
+                return NULL;
+        }
+        ck_assert_int_eq(chmod(fake->directory, 0755), 0);
+        ck_assert_int_eq(chmod(fake->path, 0666), 0);
+        options.socket_path = fake->path;
+        options.timeout_ms = 5000;
+        ck_assert_int_eq(seteuid(1234), 0);
+        int r = gpuipc_connect(&options, &client, &error);
+        ck_assert_int_eq(owner_uid(), 1234);
+        ck_assert_int_eq(seteuid(0), 0);
+        if (r != GPUIPC_OK)
+                printf("SKIP owners: the socket is out of another user's reach: %s\n", error.message);
+        return client;
+}
+
+START_TEST(owner_is_asked_for) {
         gpuipc_open_options options = GPUIPC_OPEN_OPTIONS_INIT;
         gpuipc_buffer *buffer = NULL;
         struct fake_broker broker;
         gpuipc_error error;
-        char mine[64];
 
-        if (geteuid() != 0) {
-                printf("SKIP owner_asked_for: needs root to become another user\n");
-                return;
-        }
         fake_broker_init(&broker, 4096);
         struct fake *fake = fake_start(waiting_answer, &broker);
-        ck_assert_int_eq(chmod(fake->directory, 0755), 0);
-        ck_assert_int_eq(chmod(fake->path, 0666), 0);
-        /* Root's own is root's: asked once. */
-        gpuipc_client *client = connect_to(fake, 5000);
-        ck_assert_int_eq(gpuipc_open_name(client, "n1", NULL, &buffer, &error), GPUIPC_ERROR_NO_SUCH_BUFFER);
-        ck_assert_uint_eq(fake_count(fake, "\"n1\"", NULL), 1);
-        ck_assert_uint_eq(fake_count(fake, "\"n1\"", "\"owner\":0", NULL), 1);
-        gpuipc_client_free(client);
-
-        ck_assert_int_eq(seteuid(1234), 0);
-        (void)snprintf(mine, sizeof(mine), "\"owner\":%lld", (long long)owner_uid());
-        ck_assert_int_eq(seteuid(0), 0);
-        ck_assert_str_eq(mine, "\"owner\":1234");
-        ck_assert_int_eq(seteuid(1234), 0);
-        gpuipc_connect_options connect_options = GPUIPC_CONNECT_OPTIONS_INIT;
-        connect_options.socket_path = fake->path;
-        int r = gpuipc_connect(&connect_options, &client, &error);
-        ck_assert_int_eq(seteuid(0), 0);
-        if (r != GPUIPC_OK) { /* the directory is root's: say who it was and go on */
-                ck_assert_int_eq(r, GPUIPC_ERROR_UNREACHABLE);
-                fake_stop(fake);
-                fake_broker_deinit(&broker);
-                printf("SKIP owner_asked_for: the socket is not reachable for another user\n");
-                return;
+        gpuipc_client *client = connect_as_other(fake);
+        if (client) {
+                ck_assert_int_eq(gpuipc_open_name(client, "n2", NULL, &buffer, &error), GPUIPC_ERROR_NO_SUCH_BUFFER);
+                ck_assert_uint_eq(fake_count(fake, "\"n2\"", NULL), 2);
+                ck_assert_uint_eq(fake_count(fake, "\"n2\"", "\"owner\":1234", NULL), 1);
+                ck_assert_uint_eq(fake_count(fake, "\"n2\"", "\"owner\":0", NULL), 1);
+                gpuipc_client_free(client);
         }
-        ck_assert_int_eq(gpuipc_open_name(client, "n2", NULL, &buffer, &error), GPUIPC_ERROR_NO_SUCH_BUFFER);
-        ck_assert_uint_eq(fake_count(fake, "\"n2\"", NULL), 2);
-        ck_assert_uint_eq(fake_count(fake, "\"n2\"", mine, NULL), 1);
-        ck_assert_uint_eq(fake_count(fake, "\"n2\"", "\"owner\":0", NULL), 1);
+        /* Root's own is root's: asked for once. */
+        client = connect_to(fake, 5000);
+        if (geteuid() == 0) {
+                ck_assert_int_eq(gpuipc_open_name(client, "n1", NULL, &buffer, &error), GPUIPC_ERROR_NO_SUCH_BUFFER);
+                ck_assert_uint_eq(fake_count(fake, "\"n1\"", NULL), 1);
+                ck_assert_uint_eq(fake_count(fake, "\"n1\"", "\"owner\":0", NULL), 1);
+        }
         options.owner = -2;
         ck_assert_int_eq(gpuipc_open_name(client, "n3", &options, &buffer, &error), GPUIPC_ERROR_NO_SUCH_BUFFER);
         ck_assert_uint_eq(fake_count(fake, "\"n3\"", NULL), 1);
@@ -257,37 +261,55 @@ START_TEST(owner_asked_for) {
         options.owner = -3;
         ck_assert_int_eq(gpuipc_open_name(client, "n5", &options, &buffer, &error), GPUIPC_ERROR_INVALID_PARAMETER);
         ck_assert_str_eq(error.subject, "owner");
+        gpuipc_client_free(client);
+        fake_stop(fake);
+        fake_broker_deinit(&broker);
+}
+END_TEST
 
-        /* With a wait, both at once, and the first to come is taken, whichever it is. */
-        for (int round = 0; round < 2; round++) {
-                struct opener opener;
-                const char *winner = round == 0 ? mine : "\"owner\":0", *loser = round == 0 ? "\"owner\":0" : mine;
-                char name[16], quoted[24];
-                (void)snprintf(name, sizeof(name), "w%d", round);
-                (void)snprintf(quoted, sizeof(quoted), "\"%s\"", name);
-                opener_start(&opener, client, name, -1);
-                wait_for(fake_count(fake, quoted, "wait_ms", NULL) == 2);
-                char text[128];
-                (void)snprintf(text, sizeof(text), "%.20s,%.40s,\"wait_ms\"", quoted, winner);
-                int peer = fake_peer_of(fake, text);
-                (void)snprintf(text, sizeof(text), "%.20s,%.40s,\"wait_ms\"", quoted, loser);
-                int other = fake_peer_of(fake, text);
-                ck_assert_int_gt(peer, 0);
-                ck_assert_int_gt(other, 0);
-                ck_assert_int_ne(peer, other);
-                if (round == 1)
-                        fake_send(fake, other, TIMED_OUT);
-                grant_to(fake, peer, &broker);
-                ck_assert_msg(opener_end(&opener) == GPUIPC_OK, "%s", opener.error.message);
-                ck_assert_int_eq(gpuipc_release(opener.buffer, &error), GPUIPC_OK);
-                ck_assert_int_eq(fake_peer_of(fake, "Release"), peer);
-                /* The wait that lost has ended: its connection, or its answer. */
-                if (round == 0)
-                        wait_for(!fake_is_open(fake, other));
+/* With a wait, both owners at once, and the first to come is taken, whichever it is. */
+static void wait_for_two(struct fake *fake, gpuipc_client *client, struct fake_broker *broker, const char *name,
+                         int winner_uid, bool loser_answers) {
+        char winner[96], loser[96], quoted[24];
+        struct opener opener;
+        gpuipc_error error;
+
+        (void)snprintf(quoted, sizeof(quoted), "\"%s\"", name);
+        (void)snprintf(winner, sizeof(winner), "%s,\"owner\":%d,\"wait_ms\"", quoted, winner_uid);
+        (void)snprintf(loser, sizeof(loser), "%s,\"owner\":%d,\"wait_ms\"", quoted, 1234 - winner_uid);
+        opener_start(&opener, client, name, -1);
+        wait_for(fake_count(fake, quoted, "wait_ms", NULL) == 2);
+        int peer = fake_peer_of(fake, winner), other = fake_peer_of(fake, loser);
+        ck_assert_int_gt(peer, 0);
+        ck_assert_int_gt(other, 0);
+        ck_assert_int_ne(peer, other);
+        if (loser_answers)
+                fake_send(fake, other, TIMED_OUT);
+        grant_to(fake, peer, broker);
+        ck_assert_msg(opener_end(&opener) == GPUIPC_OK, "%s", opener.error.message);
+        ck_assert_int_eq(gpuipc_release(opener.buffer, &error), GPUIPC_OK);
+        ck_assert_int_eq(fake_peer_of(fake, "Release"), peer);
+        /* The wait that lost ends with its connection, unless it had its answer. */
+        if (!loser_answers)
+                wait_for(!fake_is_open(fake, other));
+}
+
+START_TEST(two_owners_are_waited_for_at_once) {
+        struct fake_broker broker;
+
+        check_fd_count_begin();
+        fake_broker_init(&broker, 4096);
+        struct fake *fake = fake_start(waiting_answer, &broker);
+        gpuipc_client *client = connect_as_other(fake);
+        if (client) {
+                wait_for_two(fake, client, &broker, "w0", 1234, false);
+                wait_for_two(fake, client, &broker, "w1", 0, true);
+                wait_for_two(fake, client, &broker, "w2", 0, false);
         }
         gpuipc_client_free(client);
         fake_stop(fake);
         fake_broker_deinit(&broker);
+        check_fd_count_end();
 }
 END_TEST
 
@@ -464,7 +486,8 @@ int main(void) {
         tcase_add_test(tcase, wait_holds_nobody_up);
         tcase_add_test(tcase, what_is_there_needs_no_wait);
         tcase_add_test(tcase, allocate_waits_only_for_room);
-        tcase_add_test(tcase, owner_asked_for);
+        tcase_add_test(tcase, owner_is_asked_for);
+        tcase_add_test(tcase, two_owners_are_waited_for_at_once);
         tcase_add_test(tcase, uid_through_the_namespace_map);
         tcase_add_test(tcase, release_behind_a_stuck_call);
         tcase_add_test(tcase, grant_that_comes_too_late);

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What has to be done between two sleeps of the loop. Loop thread only; bounded, so that polling gets its turn. */
+#include "hall.h"
+
+#include "clock.h"
+#include "dispatch.h"
+#include "session.h"
+
+#define SETTLE_ROUNDS 4
+
+static void hall_retire(struct registry *registry) {
+        struct backing *backing;
+        struct buffer *buffer;
+
+        while ((buffer = registry_take_retiring(registry, &backing)))
+                workplace_close(workplace_of(buffer->charge.device), buffer, backing);
+}
+
+/* One round; true when it left more to do. */
+static bool hall_round(struct hall *hall) {
+        struct house *house = hall->house;
+        struct registry *registry = &house->registry;
+        bool ready;
+
+        hall_retire(registry);
+        if (registry->room || clock_monotonic_usec() >= house->pump_usec) {
+                registry->room = false;
+                house->pump_usec = dispatch_pump(house);
+        }
+        if (registry->events.next != house->news_seen) {
+                house->news_seen = registry->events.next;
+                dispatch_news(house);
+        }
+        ready = sessions_run(hall);
+        return ready || registry->room || !list_empty(&registry->retiring) || registry->events.next != house->news_seen;
+}
+
+bool hall_settle(struct hall *hall, uint64_t *ret_next_usec) {
+        struct house *house = hall->house;
+        uint64_t keep_usec = registry_expire(&house->registry, clock_real_usec(), clock_monotonic_usec());
+        bool more = true;
+
+        for (int i = 0; i < SETTLE_ROUNDS && more; i++)
+                more = hall_round(hall);
+        *ret_next_usec = keep_usec < house->pump_usec ? keep_usec : house->pump_usec;
+        return more;
+}
