@@ -109,7 +109,8 @@ static void lane_on_timer(uv_timer_t *timer) {
                 return;
         }
         lane->stuck = true;
-        lane->on_stuck(lane->arg, true);
+        if (lane->on_stuck)
+                lane->on_stuck(lane->arg, true);
 }
 
 static void lane_on_closed(uv_handle_t *handle) {
@@ -155,7 +156,7 @@ static void lane_after_work(uv_work_t *request, int status) {
         lane->running = NULL;
         lane->ending = true;
         uv_timer_stop(&lane->timer);
-        if (lane->stuck && !lane->closing)
+        if (lane->stuck && lane->on_stuck && !lane->closing)
                 lane->on_stuck(lane->arg, false);
         lane->stuck = false;
         if (more && !job->cancelled && !lane->closing)

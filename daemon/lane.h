@@ -32,7 +32,7 @@ struct job {
 void lane_size_pool(unsigned n_lanes);
 
 /* stuck_ms: after this long in one `work` call `on_stuck(arg, true)` is called, and `on_stuck(arg, false)` when it returns,
- * before `done`. */
+ * before `done`. NULL: nobody wants to know. */
 int lane_new(uv_loop_t *loop, const char *name, uint64_t stuck_ms, void (*on_stuck)(void *arg, bool stuck), void *arg,
              struct lane **ret);
 

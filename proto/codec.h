@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* JSON text to structs and back, by the tables of schema.h.
  *
- * Decoding is strict towards clients: unknown fields, duplicate keys, trailing bytes, invalid UTF-8, an embedded
- * or escaped NUL, nesting deeper than CODEC_DEPTH_MAX, and integers that are not exact up to 2^53-1 are refused. The
- * library decodes replies leniently: unknown fields are skipped, the rest holds. cJSON is used in codec.c
- * alone. */
+ * Decoding is strict towards clients: unknown fields, duplicate keys, trailing bytes, invalid UTF-8, an embedded or
+ * escaped NUL, nesting deeper than CODEC_DEPTH_MAX, and integers that are not exact up to 2^53-1 are refused. The
+ * library decodes replies leniently: unknown fields are skipped, the rest holds. cJSON is used in codec.c alone. */
 #ifndef PROTO_CODEC_H
 #define PROTO_CODEC_H
 
@@ -28,7 +27,7 @@ static inline void codec_doc_freep(struct codec_doc **doc) {
  * kept. `ret_why` (may be NULL) gets a static sentence on -EBADMSG. */
 int codec_parse(const char *text, size_t n, struct codec_doc **ret, const char **ret_why);
 
-/* The parts of a call. `method` is borrowed from doc. -EBADMSG when a member is unknown or of the wrong type, or
+/* The parts of a call. `method` is borrowed from doc. 0, -ENOMEM, -EBADMSG when a member is unknown or of the wrong type, or
  * `method` is missing. `upgrade` is refused when true: nothing here upgrades. */
 struct codec_call {
         const char *method;
@@ -40,7 +39,8 @@ int codec_call(struct codec_doc *doc, struct codec_call *ret, const char **ret_w
  * field's own name, "parameters" when they are no object); -ENOMEM. What `ret` points to is spoilt on failure. */
 int codec_call_params(struct codec_doc *doc, const struct schema *schema, void *ret, struct failure *failure);
 
-/* The parts of a reply, leniently. `error` is NULL when it is none. -EBADMSG when it is no reply. */
+/* The parts of a reply, leniently. `error` is NULL when it is none. 0, -ENOMEM, -EBADMSG when it is no
+ * reply. */
 struct codec_reply {
         const char *error;
         bool continues;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether an object has a key twice, compared as the characters they stand for. Reads checked text only. Any
- * thread. */
+/* Strings compared as the characters they stand for: whether an object has a key twice. Reads checked text
+ * only. Any thread. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +57,17 @@ static uint32_t next_code(const char **at) {
         return code;
 }
 
+bool strict_equal(const char *text, size_t n, bool escaped, const char *letters) {
+        const char *end = text + n;
+
+        if (!escaped)
+                return strlen(letters) == n && memcmp(text, letters, n) == 0;
+        while (text < end && *letters != '\0')
+                if (next_code(&text) != (unsigned char)*letters++)
+                        return false;
+        return text == end && *letters == '\0';
+}
+
 static int compare_keys(const char *text, const struct span *a, const struct span *b) {
         const char *p = text + a->key, *q = text + b->key;
         const char *p_end = p + a->n_key, *q_end = q + b->n_key;
@@ -82,22 +93,45 @@ static bool same_key(const char *text, const struct span *a, const struct span *
         return compare_keys(text, a, b) == 0;
 }
 
-static int compare_spans(const void *a, const void *b, void *text) {
-        return compare_keys(text, *(const struct span *const *)a, *(const struct span *const *)b);
+struct hashed_key {
+        uint64_t hash;
+        const struct span *span;
+};
+
+static uint64_t hash_key(const char *text, const struct span *span, uint64_t seed) {
+        const char *at = text + span->key, *end = at + span->n_key;
+        uint64_t hash = seed;
+
+        while (at < end) {
+                hash = (hash ^ next_code(&at)) * UINT64_C(0x9E3779B97F4A7C15);
+                hash ^= hash >> 29;
+        }
+        return hash;
 }
 
-/* Sorted, so that an object of nothing but keys costs no more than its size. */
+static int compare_hashed(const void *a, const void *b, void *text) {
+        const struct hashed_key *p = a, *q = b;
+
+        if (p->hash != q->hash)
+                return p->hash < q->hash ? -1 : 1;
+        return compare_keys(text, p->span, q->span);
+}
+
+/* Sorted, so that an object of nothing but keys costs no more than its size; by a hash first, which is quick to
+ * compare. Its seed is an address, so that a sender cannot prepare keys of one hash. */
 static int find_twice_sorted(const char *text, const struct spans *spans, size_t first, size_t n_keys) {
-        _cleanup_free_ const struct span **keys = reallocarray(NULL, n_keys, sizeof(*keys));
+        _cleanup_free_ struct hashed_key *keys = reallocarray(NULL, n_keys, sizeof(*keys));
         size_t n = 0;
 
         if (keys == NULL)
                 return -ENOMEM;
-        for (size_t i = first; i < spans->n; i = spans->items[i].next)
-                keys[n++] = &spans->items[i];
-        qsort_r(keys, n, sizeof(*keys), compare_spans, (void *)text);
+        for (size_t i = first; i < spans->n; i = spans->items[i].next) {
+                keys[n].span = &spans->items[i];
+                keys[n++].hash = hash_key(text, &spans->items[i], (uintptr_t)keys);
+        }
+        qsort_r(keys, n, sizeof(*keys), compare_hashed, (void *)text);
         for (size_t i = 1; i < n; i++)
-                if (same_key(text, keys[i - 1], keys[i]))
+                if (keys[i - 1].hash == keys[i].hash && compare_keys(text, keys[i - 1].span, keys[i].span) == 0)
                         return 1;
         return 0;
 }

@@ -124,10 +124,12 @@ static void world_read(struct world *world, int fd) {
 /* One turn of the daemon's loop; true when there is more to come without anybody doing anything. */
 static bool world_turn(struct world *world) {
         uint64_t next_usec;
-        bool more = hall_settle(&world->hall, &next_usec);
+        bool more;
 
         uv_run(&world->loop, UV_RUN_NOWAIT);
-        return more || !workplace_idle(&world->place) || !lane_idle(world->hall.doorman) || !list_empty(&world->house.waiting);
+        more = hall_settle(&world->hall, &next_usec);
+        return more || next_usec != UINT64_MAX || !workplace_idle(&world->place) ||
+               !lane_idle(world->hall.doorman) || !list_empty(&world->house.waiting);
 }
 
 static void world_feed(struct world *world, int fd, const uint8_t *data, size_t size, size_t piece) {

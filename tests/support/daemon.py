@@ -54,7 +54,7 @@ def open_fds(pid="self"):
 class Daemon:
     """One gpuipcd with a directory and sockets of its own. stop() must find it healthy."""
 
-    def __init__(self, *args, program=None, config="", environment=None, admin=True, wait=True):
+    def __init__(self, *args, program=None, config="", environment=None, admin=True, wait=True, pass_fds=()):
         self.directory = tempfile.mkdtemp(prefix="d.", dir=os.environ.get("TMPDIR", "/tmp"))
         os.chmod(self.directory, 0o755)
         self.socket, self.admin_socket = f"{self.directory}/s", f"{self.directory}/a"
@@ -68,7 +68,7 @@ class Daemon:
                    "--socket", self.socket, "--admin-socket", self.admin_socket if admin else "", *args]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds,
                 env={**os.environ, "NOTIFY_SOCKET": f"{self.directory}/n", **(environment or {})})
         self.pid = self.process.pid
         self.pidfd = os.pidfd_open(self.pid)
@@ -187,9 +187,12 @@ class DaemonTest(unittest.TestCase):
 
     daemon_args = ()
 
+    def make_daemon(self):
+        return Daemon(*self.daemon_args)
+
     def setUp(self):
         self.fds_before = open_fds()
-        self.daemon = Daemon(*self.daemon_args)
+        self.daemon = self.make_daemon()
 
     def tearDown(self):
         # A case that already failed shows its own fault, not what follows from it.

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon and its books: what it says it holds, from three places that must agree, its descriptors, and its news."""
+
+import os
+import select
+import socket
+
+from daemon import GPUIPCD_FAULT, Daemon, DaemonTest, open_fds, wait_for
+from holder import Zygote
+from rawclient import WAIT_S
+
+PAGE = 4096
+
+
+class FaultLine:
+    """The test's end of the fault build's points: the daemon stands still at each until go()."""
+
+    def __init__(self):
+        self.here, self.there = socket.socketpair()
+        self.here.settimeout(WAIT_S)
+        self.received = b""
+
+    def environment(self, points):
+        return {"GPUIPC_FAULT_POINT": ",".join(points), "GPUIPC_FAULT_FD": str(self.there.fileno())}
+
+    def started(self):
+        self.there.close()
+
+    def expect(self, point):
+        """Waits for the daemon to stand at that point; any other is a fault."""
+        while b"\n" not in self.received:
+            data = self.here.recv(4096)
+            if not data:
+                raise AssertionError(f"the daemon ended before {point}")
+            self.received += data
+        found, _, self.received = self.received.partition(b"\n")
+        if found.decode() != point:
+            raise AssertionError(f"the daemon stands at {found.decode()}, not at {point}")
+
+    def go(self):
+        self.here.send(b".")
+
+    def pass_all(self, *points):
+        for point in points:
+            self.expect(point)
+            self.go()
+
+    def open(self):
+        """From here on no point holds the daemon."""
+        self.here.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        self.here.close()
+        self.there.close()
+
+
+class BooksTest(DaemonTest):
+    """The books that a daemon without clients shows are all zero; books() and take_events() look at them in between."""
+
+    environment = {}
+    program = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.zygote = Zygote()
+        cls.addClassCleanup(cls.zygote.close)
+
+    def make_daemon(self):
+        return Daemon(*self.daemon_args, program=self.program, environment=self.environment)
+
+    def setUp(self):
+        self.things = []
+        self.seen, self.markers = 0, set()
+        super().setUp()
+
+    def tearDown(self):
+        for thing in reversed(self.things):
+            thing.end() if hasattr(thing, "end") else thing.close()
+        super().tearDown()
+
+    def owned(self, thing):
+        """Ended or closed with the test."""
+        self.things.append(thing)
+        return thing
+
+    def holder(self, **options):
+        return self.owned(self.zygote.holder(self.daemon.socket, **options))
+
+    def bystander(self, admin=False):
+        return self.owned(self.client(admin))
+
+    def leases(self, **filters):
+        with self.client(admin=True) as client:
+            return [lease for page in client.call_more("List", filters) for lease in page["leases"]]
+
+    def buffers(self, **filters):
+        with self.client(admin=True) as client:
+            return [buffer for page in client.call_more("ListBuffers", filters) for buffer in page["buffers"]]
+
+    def books(self):
+        """What GetStatus, List and ListBuffers say, if they say the same; None when they (still) differ."""
+        status = self.daemon.status()
+        leases, buffers = self.leases(), self.buffers()
+        device = status["devices"][0]
+        shown = {
+            "leases": len(leases),
+            "buffers": len(buffers),
+            "draining_leases": sum(lease["state"] == "draining" for lease in leases),
+            "sessions": status["sessions"] - 1,
+            "brokered": sum(buffer["allocated"] for buffer in buffers),
+            "draining": sum(buffer["allocated"] for buffer in buffers if buffer["state"] == "draining"),
+        }
+        said = (status["leases"], status["buffers"], device["brokered_bytes"], device["draining_bytes"])
+        agree = said == (shown["leases"], shown["buffers"], shown["brokered"], shown["draining"]) and \
+            sum(buffer["leases"] for buffer in buffers) == shown["leases"]
+        return shown if agree else None
+
+    def wait_books(self, fds=None, **expected):
+        """Waits for exactly these figures, those not named being 0, and for that many descriptors beyond an idle daemon's:
+        by default a socket and a pidfd for each session and one for each buffer."""
+        wanted = dict.fromkeys(("leases", "buffers", "draining_leases", "sessions", "brokered", "draining"), 0)
+        wanted.update(expected)
+        fds = 2 * wanted["sessions"] + wanted["buffers"] if fds is None else fds
+        found = []
+
+        def same():
+            found[:] = [self.books(), len(open_fds(self.daemon.pid)) - self.daemon.idle_fds]
+            return found == [wanted, fds]
+
+        try:
+            wait_for(same, "the books")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: books and descriptors are {found}, not {[wanted, fds]}; leases {self.leases()}; "
+                                 f"descriptors {open_fds(self.daemon.pid)}") from None
+
+    def take_events(self):
+        """[(kind, buffer, lease)] since the last call, up to a marker of our own, which does not show."""
+        mark = f"marker-{len(self.markers)}"
+        with self.client() as client:
+            self.markers.add(client.call("Allocate", {"size": 1, "name": mark})["buffer"]["id"])
+        wait_for(lambda: not self.buffers(name=mark), f"{mark} gone")
+        found = []
+        with self.client(admin=True) as watch:
+            watch.send_call("Watch", {"since": self.seen}, more=True)
+            while True:
+                event = watch.result()["event"]
+                self.seen = event["sequence"]
+                buffer = event["buffer"] or {"id": None}
+                if buffer["id"] not in self.markers:
+                    found.append((event["kind"], buffer["id"], event["lease"]["id"] if event["lease"] else None))
+                elif event["kind"] == "freed" and buffer["id"] == max(self.markers, key=lambda name: int(name[1:])):
+                    return found
+
+
+class FaultTest(BooksTest):
+    """With the fault build, which stands still at each of `points`."""
+
+    program = GPUIPCD_FAULT
+    points = ()
+
+    def make_daemon(self):
+        self.fault = self.owned(FaultLine())
+        daemon = Daemon(*self.daemon_args, program=self.program, pass_fds=[self.fault.there.fileno()],
+                        environment={**self.environment, **self.fault.environment(self.points)})
+        self.fault.started()
+        return daemon
+
+
+def silent(seconds, *files):
+    """Whether none of them has anything to read for so long."""
+    return not select.select(files, [], [], seconds)[0]
+
+
+def memory_kb(pid, field="VmRSS"):
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        for line in file:
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1])
+    raise AssertionError(f"no {field} of process {pid}")
+
+
+def slower(seconds):
+    return seconds * int(os.environ.get("GPUIPC_TEST_SLOWER", "1"))
