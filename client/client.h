@@ -51,6 +51,7 @@ int client_take_side(gpuipc_client *client, int64_t deadline, struct conn **ret_
 /* The connection of a lease. */
 int client_take(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuipc_error *ret_error);
 
+/* Gives a connection back. A side one that still owes a reply and carries no lease is closed. */
 void client_put(gpuipc_client *client, struct conn *conn);
 
 /* The lease is to be released by whoever has the connection busy, when it is put back. */

@@ -57,7 +57,7 @@ static int stream_run(gpuipc_client *client, struct conn *conn, const struct byt
         return r;
 }
 
-/* A stream broken off leaves replies behind: its connection goes. */
+/* A stream broken off leaves replies behind: client_put() closes its connection then. */
 static int stream_call(gpuipc_client *client, enum method method, const void *params, const struct stream *stream,
                        gpuipc_error *ret_error) {
         _cleanup_(bytes_deinit) struct bytes message = { 0 };
@@ -69,8 +69,6 @@ static int stream_call(gpuipc_client *client, enum method method, const void *pa
         if (r != GPUIPC_OK)
                 return r;
         r = stream_run(client, conn, &message, stream, ret_error);
-        if (conn->owed)
-                conn_close(conn);
         client_put(client, conn);
         return r == STREAM_ENOUGH ? GPUIPC_OK : r;
 }

@@ -52,8 +52,7 @@ static void drop_wait(gpuipc_client *client, struct conn *conn) {
         if (conn_open(conn) && conn->owed && conn_receive(conn, 0, &reply, NULL) == GPUIPC_OK &&
             message_read(&reply, METHOD_OPEN, &grant, NULL) == GPUIPC_OK)
                 conn_return_lease(conn, grant.lease, client_deadline(client));
-        conn_close(conn);
-        client_put(client, conn);
+        client_put(client, conn); /* closes it if its answer is still to come */
 }
 
 static int send_wait(gpuipc_client *client, struct open_params params, int64_t owner, int64_t deadline,
@@ -70,7 +69,6 @@ static int send_wait(gpuipc_client *client, struct open_params params, int64_t o
                 return r;
         r = conn_send(conn, &message, deadline, ret_error);
         if (r != GPUIPC_OK) {
-                conn_close(conn);
                 client_put(client, conn);
                 return r;
         }

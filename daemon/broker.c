@@ -327,7 +327,6 @@ static void broker_make_handles(struct broker *broker) {
         uv_timer_init(&broker->loop, &broker->watchdog);
         uv_timer_init(&broker->loop, &broker->status);
         broker->prepare.data = broker->timer.data = broker->status.data = broker;
-        uv_prepare_start(&broker->prepare, broker_settle);
         uv_timer_start(&broker->status, broker_on_status, STATUS_MS, STATUS_MS);
         if (watchdog_ms > 0)
                 uv_timer_start(&broker->watchdog, broker_on_watchdog, 0, watchdog_ms);
@@ -367,9 +366,11 @@ static int broker_build(struct broker *broker) {
                 return r;
         broker_make_handles(broker);
         r = broker_open_doors(broker);
-        if (r == 0)
-                broker_announce_features(broker);
-        return r;
+        if (r < 0)
+                return r;
+        broker_announce_features(broker);
+        uv_prepare_start(&broker->prepare, broker_settle);
+        return 0;
 }
 
 int broker_new(int argc, char *argv[], struct config *config_take, struct broker **ret) {
@@ -408,6 +409,7 @@ bool broker_run(struct broker *broker) {
         broker_write_status(broker, status, sizeof(status));
         notify_ready(status);
         uv_run(&broker->loop, UV_RUN_DEFAULT);
+        uv_prepare_stop(&broker->prepare);
         return broker->clean;
 }
 
@@ -420,6 +422,8 @@ static void broker_close_handle(uv_handle_t *handle, void *arg) {
 void broker_free(struct broker *broker) {
         struct house *house = &broker->house;
 
+        uv_prepare_stop(&broker->prepare); /* the loop runs on, but what it settled is being taken down */
+        uv_idle_stop(&broker->idle);
         alarm_cancel(&broker->deadline);
         listener_close(&broker->shared);
         listener_close(&broker->admin);

@@ -199,10 +199,10 @@ static void print_option(FILE *stream, const char *option, const char *metavar, 
         char left[96];
         int n = snprintf(left, sizeof(left), "--%s%s%s", option, *metavar ? "=" : "", metavar);
 
-        if (n > 36)
-                fprintf(stream, "  %s\n  %36s", left, "");
+        if (n > 35)
+                fprintf(stream, "  %s\n  %35s", left, "");
         else
-                fprintf(stream, "  %-36s", left);
+                fprintf(stream, "  %-35s", left);
         fprintf(stream, " %s", help);
         if (*initial)
                 fprintf(stream, " [%s]", initial);

@@ -268,6 +268,8 @@ static void session_message(struct session *session, const char *text, size_t n)
                 session_drop(session, r > 0 ? verdict_sentence((enum verdict)r) : "a message's sender could not be told");
                 return;
         }
+        if (session->wire.in.n == session->wire.in_used)
+                fd_closep(&session->wire.sender.pidfd); /* it is in no book of descriptors, and the next read brings its own */
         dispatch_call(house, session->client, holder, &session_sink, session, text, n, &session->request);
 }
 

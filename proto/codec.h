@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* JSON text to structs and back, by the tables of schema.h.
  *
- * Decoding is strict towards clients: unknown fields, duplicate keys, trailing bytes, invalid UTF-8, an embedded or
- * escaped NUL, nesting deeper than CODEC_DEPTH_MAX, and integers that are not exact up to 2^53-1 are refused. The
- * library decodes replies leniently: unknown fields are skipped, the rest holds. cJSON is used in codec.c alone. */
+ * Decoding is strict towards clients: unknown fields, duplicate keys, trailing bytes, invalid UTF-8, an embedded
+ * or escaped NUL, nesting deeper than CODEC_DEPTH_MAX, and integers that are not exact up to 2^53-1 are refused.
+ * The library decodes replies leniently: unknown fields are skipped, the rest holds. cJSON is used in codec.c
+ * alone. */
 #ifndef PROTO_CODEC_H
 #define PROTO_CODEC_H
 
@@ -27,8 +28,8 @@ static inline void codec_doc_freep(struct codec_doc **doc) {
  * kept. `ret_why` (may be NULL) gets a static sentence on -EBADMSG. */
 int codec_parse(const char *text, size_t n, struct codec_doc **ret, const char **ret_why);
 
-/* The parts of a call. `method` is borrowed from doc. 0, -ENOMEM, -EBADMSG when a member is unknown or of the wrong type, or
- * `method` is missing. `upgrade` is refused when true: nothing here upgrades. */
+/* The parts of a call. `method` is borrowed from doc. 0, -ENOMEM, -EBADMSG when a member is unknown or of the
+ * wrong type, or `method` is missing. `upgrade` is refused when true: nothing here upgrades. */
 struct codec_call {
         const char *method;
         bool more, oneway;

@@ -8,7 +8,7 @@
 #include "cleanup.h"
 #include "strict.h"
 
-enum { FEW_KEYS = 32 }; /* up to here, comparing likely pairs is cheaper than sorting */
+enum { FEW_KEYS = 32 }; /* up to here, and without escapes, comparing likely pairs is cheaper than sorting */
 
 static uint32_t hex4(const char *text) {
         uint32_t code = 0;
@@ -87,10 +87,9 @@ static int compare_keys(const char *text, const struct span *a, const struct spa
         return (p < p_end) - (q < q_end);
 }
 
+/* Without escapes. */
 static bool same_key(const char *text, const struct span *a, const struct span *b) {
-        if (!a->key_escaped && !b->key_escaped && a->n_key != b->n_key)
-                return false;
-        return compare_keys(text, a, b) == 0;
+        return a->n_key == b->n_key && memcmp(text + a->key, text + b->key, a->n_key) == 0;
 }
 
 struct hashed_key {
@@ -136,29 +135,25 @@ static int find_twice_sorted(const char *text, const struct spans *spans, size_t
         return 0;
 }
 
-/* One of 64 bits that equal keys share. A key with escapes may equal any. */
+/* One of 64 bits that equal keys share. */
 static uint64_t key_mark(const char *text, const struct span *span) {
-        const char *key = text + span->key;
+        const unsigned char *key = (const unsigned char *)text + span->key;
 
-        if (span->key_escaped)
-                return UINT64_MAX;
         if (span->n_key == 0)
                 return 1;
-        return UINT64_C(1) << (((unsigned char)key[0] * 5u + (unsigned char)key[span->n_key - 1] * 3u +
-                                span->n_key) &
-                               63);
+        return UINT64_C(1) << ((key[0] * 5u + key[span->n_key - 1] * 3u + span->n_key) & 63);
 }
 
 int strict_key_twice(const char *text, const struct spans *spans, size_t first, size_t n_keys) {
         const struct span *items = spans->items;
         uint64_t marks = 0;
 
-        if (n_keys > FEW_KEYS)
-                return find_twice_sorted(text, spans, first, n_keys);
         for (size_t i = first; i < spans->n; i = items[i].next) {
                 uint64_t mark = key_mark(text, &items[i]);
                 bool likely = (marks & mark) != 0;
 
+                if (n_keys > FEW_KEYS || items[i].key_escaped)
+                        return find_twice_sorted(text, spans, first, n_keys);
                 marks |= mark;
                 for (size_t j = first; likely && j < i; j = items[j].next)
                         if (same_key(text, &items[i], &items[j]))

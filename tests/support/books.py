@@ -124,11 +124,16 @@ class BooksTest(DaemonTest):
         found = []
 
         def same():
-            found[:] = [self.books(), len(open_fds(self.daemon.pid)) - self.daemon.idle_fds]
-            return found == [wanted, fds]
+            found[:] = [self.books()]
+            return found == [wanted]
+
+        def same_fds():
+            found[1:] = [len(open_fds(self.daemon.pid)) - self.daemon.idle_fds]
+            return found[1] == fds
 
         try:
             wait_for(same, "the books")
+            wait_for(same_fds, "the descriptors")
         except AssertionError as error:
             raise AssertionError(f"{error}: books and descriptors are {found}, not {[wanted, fds]}; leases {self.leases()}; "
                                  f"descriptors {open_fds(self.daemon.pid)}") from None
@@ -139,17 +144,20 @@ class BooksTest(DaemonTest):
         with self.client() as client:
             self.markers.add(client.call("Allocate", {"size": 1, "name": mark})["buffer"]["id"])
         wait_for(lambda: not self.buffers(name=mark), f"{mark} gone")
+        last = max(self.markers, key=lambda name: int(name[1:]))
+        events = self.read_events(lambda kind, buffer, _: (kind, buffer) == ("freed", last))
+        return [event for event in events if event[1] not in self.markers]
+
+    def read_events(self, is_last):
+        """[(kind, buffer, lease)] from the last one read up to the one that is the last."""
         found = []
         with self.client(admin=True) as watch:
             watch.send_call("Watch", {"since": self.seen}, more=True)
-            while True:
+            while not found or not is_last(*found[-1]):
                 event = watch.result()["event"]
                 self.seen = event["sequence"]
-                buffer = event["buffer"] or {"id": None}
-                if buffer["id"] not in self.markers:
-                    found.append((event["kind"], buffer["id"], event["lease"]["id"] if event["lease"] else None))
-                elif event["kind"] == "freed" and buffer["id"] == max(self.markers, key=lambda name: int(name[1:])):
-                    return found
+                found.append((event["kind"], event.get("buffer", {}).get("id"), event.get("lease", {}).get("id")))
+        return found
 
 
 class FaultTest(BooksTest):

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -256,6 +257,50 @@ START_TEST(raw_clone_is_noticed) {
 }
 END_TEST
 
+/* Process 1 of a pid namespace, with a client, forks process 1 of another. */
+static int first_process(struct house *house) {
+        gpuipc_client *client = connect_to(house->fake->path);
+        int status, r;
+        pid_t pid;
+
+        must(getpid() == 1 && client);
+        must(unshare(CLONE_NEWPID) == 0);
+        pid = fork();
+        if (pid == 0)
+                _exit(getpid() == 1 ? gpuipc_seal(client, "b0", NULL) : 1);
+        must(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+        r = gpuipc_seal(client, "b0", NULL);
+        gpuipc_client_free(client);
+        return r == GPUIPC_OK ? WEXITSTATUS(status) : 2;
+}
+
+static int child_in_namespaces(struct house *house) {
+        int status;
+        pid_t pid;
+
+        must(unshare(CLONE_NEWPID) == 0);
+        pid = fork();
+        if (pid == 0)
+                _exit(first_process(house));
+        must(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+        return WEXITSTATUS(status);
+}
+
+START_TEST(child_with_its_parents_pid) {
+        struct house house = { 0 };
+
+        if (geteuid() != 0) {
+                printf("SKIP child_with_its_parents_pid: needs root to make pid namespaces\n");
+                return;
+        }
+        house_open(&house);
+        ck_assert_int_eq(run_child(child_in_namespaces, &house), GPUIPC_ERROR_FORKED);
+        wait_for(fake_open_peers(house.fake) == 2);
+        house.n_calls++; /* its own, from process 1 */
+        house_close(&house);
+}
+END_TEST
+
 static void *call_slowly(void *arg) {
         struct house *house = arg;
         return (void *)(intptr_t)gpuipc_seal(house->client, "slow", NULL);
@@ -349,6 +394,7 @@ int main(void) {
         tcase_add_test(tcase, child_frees_its_copies);
         tcase_add_test(tcase, child_connects);
         tcase_add_test(tcase, raw_clone_is_noticed);
+        tcase_add_test(tcase, child_with_its_parents_pid);
         tcase_add_test(tcase, fork_during_calls);
         tcase_add_test(tcase, fork_at_any_moment);
         suite_add_tcase(suite, tcase);

@@ -240,6 +240,11 @@ START_TEST(owner_is_asked_for) {
                 ck_assert_uint_eq(fake_count(fake, "\"n2\"", NULL), 2);
                 ck_assert_uint_eq(fake_count(fake, "\"n2\"", "\"owner\":1234", NULL), 1);
                 ck_assert_uint_eq(fake_count(fake, "\"n2\"", "\"owner\":0", NULL), 1);
+                /* One's own goes first. */
+                ck_assert_int_eq(gpuipc_open_name(client, "there", NULL, &buffer, &error), GPUIPC_OK);
+                ck_assert_uint_eq(fake_count(fake, "\"there\"", NULL), 1);
+                ck_assert_uint_eq(fake_count(fake, "\"there\"", "\"owner\":1234", NULL), 1);
+                ck_assert_int_eq(gpuipc_release(buffer, &error), GPUIPC_OK);
                 gpuipc_client_free(client);
         }
         /* Root's own is root's: asked for once. */
@@ -356,6 +361,27 @@ START_TEST(release_behind_a_stuck_call) {
         fake_stop(fake);
         fake_broker_deinit(&broker);
         check_fd_count_end();
+}
+END_TEST
+
+START_TEST(release_behind_an_owed_reply) {
+        struct fake_broker broker;
+        gpuipc_buffer *buffer;
+        gpuipc_error error;
+
+        fake_broker_init(&broker, 4096);
+        struct fake *fake = fake_start(waiting_answer, &broker);
+        gpuipc_client *client = connect_to(fake, 100);
+        ck_assert_int_eq(gpuipc_allocate(client, 4096, NULL, &buffer, &error), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_seal(client, "slow", &error), GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_int_eq(gpuipc_release(buffer, &error), GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_uint_eq(fake_count(fake, "Release", NULL), 0);
+        fake_send(fake, 0, "{}");
+        ck_assert_msg(gpuipc_seal(client, "b1", &error) == GPUIPC_OK, "%s", error.message);
+        ck_assert_uint_eq(broker.n_released, 1);
+        gpuipc_client_free(client);
+        fake_stop(fake);
+        fake_broker_deinit(&broker);
 }
 END_TEST
 
@@ -490,6 +516,7 @@ int main(void) {
         tcase_add_test(tcase, two_owners_are_waited_for_at_once);
         tcase_add_test(tcase, uid_through_the_namespace_map);
         tcase_add_test(tcase, release_behind_a_stuck_call);
+        tcase_add_test(tcase, release_behind_an_owed_reply);
         tcase_add_test(tcase, grant_that_comes_too_late);
         suite_add_tcase(suite, tcase);
         tcase = tcase_create("threads");
