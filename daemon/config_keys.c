@@ -33,7 +33,7 @@ static const char *const allow_refuse[] = {"allow", "refuse", NULL};
 
 const struct config_key config_keys[] = {
         DAEMON("Socket", KEY_PATH, socket_path, SOCKET_DEFAULT, "Socket for everyone", .restart = true),
-        DAEMON("AdminSocket", KEY_PATH, admin_socket_path, ADMIN_SOCKET_DEFAULT, "Administrators' socket, or none",
+        DAEMON("AdminSocket", KEY_PATH, admin_socket_path, ADMIN_SOCKET_DEFAULT, "Socket for administrators",
                .restart = true),
         DAEMON("Backend", KEY_ENUM, backend, "auto", "Memory to broker", .values = backends, .restart = true),
         DAEMON("LogLevel", KEY_ENUM, log_level, "info", "Least severe lines to log", .values = levels),

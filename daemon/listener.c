@@ -41,6 +41,18 @@ static int listener_address(const char *path, struct sockaddr_un *ret) {
         return 0;
 }
 
+/* The socket's own directory, if it is missing; what is above it is not ours to make. */
+static void listener_make_directory(const char *path) {
+        const char *slash = strrchr(path, '/');
+        char directory[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+
+        if (!slash || slash == path || (size_t)(slash - path) >= sizeof(directory))
+                return;
+        memcpy(directory, path, (size_t)(slash - path));
+        directory[slash - path] = '\0';
+        (void)mkdir(directory, 0755); /* what is wrong with it, bind() will say */
+}
+
 /* Whether a daemon answers there. */
 static bool listener_answers(const struct sockaddr_un *address) {
         _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -95,6 +107,7 @@ int listener_open(struct listener *listener, struct hall *hall, const char *path
                 return r;
         if (listener_answers(&address))
                 return -EADDRINUSE;
+        listener_make_directory(path);
         r = listener_bind(listener, making, mode, group, &fd);
         if (r < 0)
                 return r;

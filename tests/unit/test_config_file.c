@@ -29,7 +29,7 @@ START_TEST(later_files_win_and_options_win_over_all) {
         config_write("gpuipcd.conf.d/20-b.conf", "[Limits]\nBuffersMax=20\nEventsMax=20\nNamesPerUser=20\n");
         config_write("gpuipcd.conf.d/10-a.conf", "[Limits]\nBuffersMax=10\n");
         config_write("gpuipcd.conf.d/30-c.conf", "[Limits]\nEventsMax=30\nNamesPerUser=30\n");
-        config_write("gpuipcd.conf.d/.40-hidden.conf", "[Limits]\nEventsMax=40\n");
+        config_write("gpuipcd.conf.d/.40-hidden.conf", "[Limits]\nWaitsPerUser=40\n");
         config_write("gpuipcd.conf.d/50-other.conf.bak", "[Limits]\nEventsMax=50\n");
         config_write("gpuipcd.conf.d/README", "not a file of ours\n");
         check_fd_count_begin();
@@ -39,6 +39,7 @@ START_TEST(later_files_win_and_options_win_over_all) {
         ck_assert_int_eq(config.limits.buffers, 20);
         ck_assert_int_eq(config.limits.events, 30);
         ck_assert_int_eq(config.limits.names_per_uid, 99);
+        ck_assert_int_eq(config.limits.waits_per_uid, 256);
         ck_assert_int_eq(config.log_level, LOG_DEBUG);
         config_deinit(&config);
         ck_assert_str_eq(config_bad("--names-per-user", NULL, NULL),
