@@ -166,6 +166,18 @@ static void broker_write_status(struct broker *broker, char *ret, size_t n) {
                  " draining", registry->n_shown_buffers, registry->n_leases, registry->n_clients, bytes >> 20, draining >> 20);
 }
 
+/* The hard limit is what the daemon may use; the soft one is for programs that still call select(). */
+static void broker_raise_descriptors(struct limits *limits) {
+        struct rlimit limit;
+
+        if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+                return;
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+        if (limits->descriptors == 0 || (uint64_t)limits->descriptors > limit.rlim_cur)
+                limits->descriptors = limit.rlim_cur > INT32_MAX ? INT32_MAX : (int64_t)limit.rlim_cur;
+}
+
 /* New limits and policy. With a bad file the old ones stay, and the log says why. */
 static void broker_reload(struct broker *broker) {
         _cleanup_free_ char *message = NULL, *restart = NULL, *limits = NULL;
@@ -175,6 +187,7 @@ static void broker_reload(struct broker *broker) {
 
         notify_reloading();
         r = config_load(broker->argc, broker->argv, &config, &action, &message);
+        broker_raise_descriptors(&config.limits);
         if (r == 0 && !(limits = limits_json(&config.limits)))
                 r = -ENOMEM;
         if (r == 0)
@@ -187,6 +200,8 @@ static void broker_reload(struct broker *broker) {
                 notify_ready("configuration not reloaded");
                 return;
         }
+        for (size_t i = 0; i < broker->house.n_places; i++)
+                workplace_set_capacity(&broker->house.places[i], config.limits.host_bytes);
         free(broker->house.limits_json);
         broker->house.limits_json = take_ptr(limits);
         log_set_level(config.log_level);
@@ -217,18 +232,6 @@ static void broker_on_status(uv_timer_t *timer) {
 }
 
 /* ---- start ------------------------------------------------------------------------------------------------- */
-
-/* The hard limit is what the daemon may use; the soft one is for programs that still call select(). */
-static void broker_raise_descriptors(struct limits *limits) {
-        struct rlimit limit;
-
-        if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-                return;
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
-        if (limits->descriptors == 0 || (uint64_t)limits->descriptors > limit.rlim_cur)
-                limits->descriptors = limit.rlim_cur > INT32_MAX ? INT32_MAX : (int64_t)limit.rlim_cur;
-}
 
 static int broker_find_devices(struct broker *broker) {
         struct backend_device **devices = NULL;

@@ -349,18 +349,26 @@ void dispatch_holder_exited(struct house *house, const struct holder *holder) {
                         dispatch_deny(request, VERDICT_ACCESS_DENIED, "the process that asked has exited meanwhile");
 }
 
+/* When a waiting request may succeed although nothing came free. */
+static uint64_t dispatch_next_try(const struct request *request, uint64_t now) {
+        uint64_t next = request->waiter.queue ? waitq_next_change(request->waiter.queue, now) : UINT64_MAX;
+
+        if (request->not_before_usec > now && request->not_before_usec < next)
+                next = request->not_before_usec;
+        return next;
+}
+
 uint64_t dispatch_pump(struct house *house) {
-        uint64_t next = UINT64_MAX, now;
+        uint64_t next = UINT64_MAX, now = clock_monotonic_usec();
         struct request *request;
 
         list_for_each(request, &house->waiting, by_house)
-                dispatch_begin(request);
-        now = clock_monotonic_usec();
+                if (request->not_before_usec <= now)
+                        dispatch_begin(request);
         list_for_each(request, &house->waiting, by_house) {
-                uint64_t change = request->waiter.queue ? waitq_next_change(request->waiter.queue, now) : UINT64_MAX;
+                uint64_t next_try = dispatch_next_try(request, now);
 
-                if (change < next)
-                        next = change;
+                next = next_try < next ? next_try : next;
         }
         return next;
 }

@@ -10,6 +10,9 @@
 
 #include "proto/cleanup.h"
 
+/* When the device has less than its books say, nobody tells when that changes: it is asked again so often. */
+#define MEMORY_RETRY_USEC 50000
+
 static int allocate_find_device(struct request *request, struct device **ret) {
         const char *uuid = request->params.allocate.device;
         struct registry *registry = request_registry(request);
@@ -151,6 +154,7 @@ static int allocate_out_of_memory(struct request *request) {
         allocate_undo(request);
         if (request->wait_ms > 0) {
                 request->queue = &device->waitq;
+                request->not_before_usec = clock_monotonic_usec() + MEMORY_RETRY_USEC;
                 return VERDICT_AGAIN;
         }
         if (free_bytes == SCHEMA_UNSET || free_bytes < 0)

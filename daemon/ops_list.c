@@ -20,18 +20,13 @@ static bool list_wants(const struct request *request, int64_t uid, const char *n
         return !params->name || (name && strcmp(params->name, name) == 0);
 }
 
-static bool list_may_see(const struct request *request, const struct buffer *buffer) {
-        return policy_may_see(&request->house->registry.policy, request_peer(request), &buffer->owner, buffer->mode);
-}
-
 static enum listed list_lease(const struct request *request, void *ret) {
         const struct lease *lease = cursor_lease(&request->cursor);
 
         if (!lease)
                 return LISTED_END;
-        if (!list_wants(request, lease->holder->uid, rcstr_text(lease->buffer->name)))
-                return LISTED_HIDDEN;
-        if (request_peer(request)->principal.uid != lease->holder->uid && !list_may_see(request, lease->buffer))
+        if (!list_wants(request, lease->holder->uid, rcstr_text(lease->buffer->name)) ||
+            !lease_visible(&request->house->registry.policy, request_peer(request), lease))
                 return LISTED_HIDDEN;
         lease_describe(lease, ret);
         return LISTED_ITEM;
@@ -42,7 +37,8 @@ static enum listed list_buffer(const struct request *request, void *ret) {
 
         if (!buffer)
                 return LISTED_END;
-        if (!list_wants(request, buffer->owner.uid, rcstr_text(buffer->name)) || !list_may_see(request, buffer))
+        if (!list_wants(request, buffer->owner.uid, rcstr_text(buffer->name)) ||
+            !policy_may_see(&request->house->registry.policy, request_peer(request), &buffer->owner, buffer->mode))
                 return LISTED_HIDDEN;
         buffer_describe(buffer, ret);
         return LISTED_ITEM;

@@ -6,12 +6,14 @@ int op_watch_begin(struct request *request) {
         const struct events *events = &request_registry(request)->events;
         int64_t since = request->params.watch.since;
 
-        if (since == SCHEMA_UNSET)
-                since = events->next - 1;
-        else if (since >= events->next)
-                return fail_parameter(&request->failure, "since");
-        request->position = since;
+        request->position = since == SCHEMA_UNSET ? events->next - 1 : since;
         return 0;
+}
+
+/* Too far behind, or ahead of all there ever was: the numbers of an earlier run of the daemon. */
+static int watch_lost(struct request *request, const struct events *events) {
+        request->failure.oldest = events_oldest(events);
+        return fail_plain(&request->failure, VERDICT_EVENTS_LOST);
 }
 
 int op_watch_finish(struct request *request) {
@@ -19,11 +21,8 @@ int op_watch_finish(struct request *request) {
         struct event_info *reply = &request->reply.watch.event;
         const struct event *event;
 
-        if (request->position + 1 < events_oldest(&registry->events)) {
-                fail_plain(&request->failure, VERDICT_EVENTS_LOST);
-                request->failure.oldest = events_oldest(&registry->events);
-                return VERDICT_EVENTS_LOST;
-        }
+        if (request->position + 1 < events_oldest(&registry->events) || request->position >= registry->events.next)
+                return watch_lost(request, &registry->events);
         request->continues = true;
         while ((event = events_get(&registry->events, request->position + 1))) {
                 request->position++;

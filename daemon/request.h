@@ -64,6 +64,7 @@ struct request {
         struct waiter waiter;
         struct alarm *deadline;
         uint64_t waiting_since_usec; /* monotonic */
+        uint64_t not_before_usec;    /* monotonic: not to be tried again before */
         bool counted;          /* in the client's waits; its time runs */
         bool timed_out;
         void (*on_timeout)(void *request);

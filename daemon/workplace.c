@@ -44,6 +44,10 @@ static void workplace_on_closing_stuck(void *arg, bool stuck) {
         workplace_judge(place);
 }
 
+void workplace_set_capacity(struct workplace *place, int64_t bytes) {
+        place->device.capacity_bytes = bytes > 0 ? bytes : place->info.capacity_bytes;
+}
+
 int workplace_init(struct workplace *place, uv_loop_t *loop, struct registry *registry, const struct backend *backend,
                    struct backend_device *backend_device, int64_t capacity_bytes) {
         struct device *device = &place->device;
@@ -58,7 +62,7 @@ int workplace_init(struct workplace *place, uv_loop_t *loop, struct registry *re
                 return -ENOMEM;
         device->kind = place->info.kind;
         device->total_bytes = place->info.total_bytes;
-        device->capacity_bytes = capacity_bytes > 0 ? capacity_bytes : place->info.capacity_bytes;
+        workplace_set_capacity(place, capacity_bytes);
         device->zeroed = place->info.zeroed;
         device->handles = place->info.handles;
         device->n_handles = place->info.n_handles;

@@ -28,6 +28,9 @@ int workplace_init(struct workplace *place, uv_loop_t *loop, struct registry *re
                    struct backend_device *device, int64_t capacity_bytes);
 void workplace_deinit(struct workplace *place);
 
+/* What may be brokered of it; 0: the backend's own figure. */
+void workplace_set_capacity(struct workplace *place, int64_t bytes);
+
 static inline struct workplace *workplace_of(const struct device *device) {
         return device->workplace;
 }

@@ -5,18 +5,22 @@ connection can come apart. Afterwards the books and the daemon's descriptors are
 import os
 import signal
 import sys
+import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from books import PAGE, BooksTest, FaultTest  # noqa: E402
+from books import PAGE, BooksTest, FaultTest, memory_kb, slower  # noqa: E402
 from daemon import GPUIPCD_FAULT, wait_for  # noqa: E402
 from rawclient import ReplyError  # noqa: E402
 
 BEATS = ("begin", "begun", "work", "worked", "finish", "finished", "replied")
-LEDGER_BEATS = ("begin", "begun", "finish", "finished", "replied")
 ALLOCATE = tuple(f"Allocate.{beat}" for beat in BEATS)
 OPEN = tuple(f"Open.{beat}" for beat in BEATS)
-OPEN_AGAIN = tuple(f"Open.{beat}" for beat in LEDGER_BEATS)
+# What the buffer's descriptor is there for already needs no work.
+OPEN_LEDGER = tuple(point for point in OPEN if ".work" not in point)
+
+STAYS = 3 * PAGE
+OWNER, CONSUMER = 4001, 4002
 
 
 class OlderKernel:
@@ -27,73 +31,547 @@ class OlderKernel:
 
 
 def kinds(events):
-    return [kind for kind, _, _ in events]
+    """In order of the alphabet, without the moment between a connection's end and its process's."""
+    return sorted(kind for kind, _, _ in events if kind != "draining")
 
 
 class BeatTest(FaultTest):
-    """The holder dies while its call stands at a point; everything before and after it is run through."""
+    """The holder is killed while its call stands at one point; all points before and after it are passed."""
 
     points = ALLOCATE + OPEN
-    life = ["created", "opened", "released", "freed"]
+    whole_life = ["created", "freed", "opened", "released", "unnamed"]
+    opened_life = ["opened", "released"]
 
-    def bystander_with_buffer(self):
-        """A client that stays, and a buffer of its own that everyone may open."""
-        client = self.bystander()
-        client.send_call("Allocate", {"size": 3 * PAGE, "name": "stays", "mode": "0666"})
+    def setUp(self):
+        super().setUp()
+        self.bystander = self.holder()
+        self.bystander.send_call("Allocate", {"size": STAYS, "name": "stays"})
         self.fault.pass_all(*ALLOCATE)
-        return client, client.result()["buffer"]["id"]
+        self.stays = self.bystander.result()
+        self.read_events(lambda kind, _, lease: (kind, lease) == ("opened", self.stays["lease"]))
 
-    def run_to(self, points, point):
+    def die_at(self, points, point, call, noticed=False):
+        """`noticed`: the point is on the pool, and the loop learns of the death while the work still stands."""
+        holder = self.holder()
+        holder.send_call(*call)
         self.fault.pass_all(*points[: points.index(point)])
         self.fault.expect(point)
-
-    def die_at(self, holder, points, point, noticed):
-        """Kills the holder at the point. `noticed`: the point is on the pool, and the loop learns of the death first."""
-        self.run_to(points, point)
         holder.kill()
         if noticed:
-            wait_for(lambda: self.daemon.status()["sessions"] == 2, "the bystander and whoever asks")
+            wait_for(lambda: self.daemon.status()["sessions"] == 2, "the bystander and who asks")
         self.fault.go()
         self.fault.open()
 
-    def allocate(self, point, events, noticed=False):
-        bystander, kept = self.bystander_with_buffer()
+    def allocate(self, beat, *outcomes, **options):
+        self.die_at(ALLOCATE, f"Allocate.{beat}", ("Allocate", {"size": 5 * PAGE, "name": "goes"}), **options)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS)
+        self.assertIn(kinds(self.take_events()), outcomes)
+        # The name that was in use, or promised, is free.
+        reply = self.bystander.call("Allocate", {"size": PAGE, "name": "goes"})
+        self.bystander.call("Release", {"lease": reply["lease"]})
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS)
+
+    def open(self, beat, access, *outcomes, **options):
+        # A read-only descriptor, once made, is the buffer's and stays with it.
+        fds = 3 + (access == "ro")
+        points = OPEN if access == "ro" else OPEN_LEDGER
+        self.die_at(points, f"Open.{beat}", ("Open", {"name": "stays", "access": access}), **options)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=fds)
+        self.assertIn(kinds(self.take_events()), outcomes)
+        reply = self.bystander.call("Open", {"name": "stays", "access": access})
+        self.bystander.call("Release", {"lease": reply["lease"]})
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=fds)
+
+    # What stands in the loop's way keeps the death from it until the work is under way; then either is first.
+    def test_allocate_at_begin(self):
+        self.allocate("begin", [], self.whole_life)
+
+    def test_allocate_between_begin_and_work(self):
+        self.allocate("begun", [], self.whole_life)
+
+    def test_allocate_at_work(self):
+        self.allocate("work", [], self.whole_life)
+
+    def test_allocate_at_work_and_noticed(self):
+        self.allocate("work", [], noticed=True)
+
+    def test_allocate_after_work(self):
+        self.allocate("worked", [], self.whole_life)
+
+    def test_allocate_after_work_and_noticed(self):
+        self.allocate("worked", [], noticed=True)
+
+    def test_allocate_at_finish(self):
+        self.allocate("finish", self.whole_life)
+
+    def test_allocate_between_finish_and_reply(self):
+        self.allocate("finished", self.whole_life)
+
+    def test_allocate_after_the_reply(self):
+        self.allocate("replied", self.whole_life)
+
+    def test_open_ro_at_begin(self):
+        self.open("begin", "ro", [], self.opened_life)
+
+    def test_open_ro_between_begin_and_work(self):
+        self.open("begun", "ro", [], self.opened_life)
+
+    def test_open_ro_at_work(self):
+        self.open("work", "ro", [], self.opened_life)
+
+    def test_open_ro_at_work_and_noticed(self):
+        self.open("work", "ro", [], noticed=True)
+
+    def test_open_ro_after_work(self):
+        self.open("worked", "ro", [], self.opened_life)
+
+    def test_open_ro_after_work_and_noticed(self):
+        self.open("worked", "ro", [], noticed=True)
+
+    def test_open_ro_at_finish(self):
+        self.open("finish", "ro", self.opened_life)
+
+    def test_open_ro_between_finish_and_reply(self):
+        self.open("finished", "ro", self.opened_life)
+
+    def test_open_ro_after_the_reply(self):
+        self.open("replied", "ro", self.opened_life)
+
+    def test_open_rw_at_begin(self):
+        self.open("begin", "rw", self.opened_life)
+
+    def test_open_rw_between_begin_and_finish(self):
+        self.open("begun", "rw", self.opened_life)
+
+    def test_open_rw_at_finish(self):
+        self.open("finish", "rw", self.opened_life)
+
+    def test_open_rw_between_finish_and_reply(self):
+        self.open("finished", "rw", self.opened_life)
+
+    def test_open_rw_after_the_reply(self):
+        self.open("replied", "rw", self.opened_life)
+
+    def test_owner_while_its_buffer_is_being_opened(self):
+        # The last lease ends while another one on the same buffer is on its way: the buffer lives on by it.
+        opener = self.holder()
+        opener.send_call("Open", {"name": "stays", "access": "ro"})
+        self.fault.pass_all("Open.begin", "Open.begun")
+        self.fault.expect("Open.work")
+        self.bystander.kill()
+        wait_for(lambda: self.daemon.status()["leases"] == 0, "the owner's lease over")
+        self.assertEqual([buffer["state"] for buffer in self.buffers()], ["live"])
+        self.fault.go()
+        self.fault.open()
+        self.assertEqual(opener.result()["buffer"]["id"], self.stays["buffer"]["id"])
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=4)
+        opener.kill()
+        self.wait_books()
+
+    def test_both_while_the_buffer_is_being_opened(self):
+        opener = self.holder()
+        opener.send_call("Open", {"name": "stays", "access": "ro"})
+        self.fault.pass_all("Open.begin", "Open.begun")
+        self.fault.expect("Open.work")
+        self.bystander.kill()
+        opener.kill()
+        wait_for(lambda: self.daemon.status()["sessions"] == 1, "both gone")
+        self.assertEqual(self.daemon.status()["devices"][0]["brokered_bytes"], STAYS)
+        self.fault.go()
+        self.fault.open()
+        self.wait_books()
+
+
+class BeatOnOlderKernelTest(OlderKernel, FaultTest):
+    points = ALLOCATE + OPEN
+    whole_life, opened_life = BeatTest.whole_life, BeatTest.opened_life
+    setUp, die_at, allocate, open = BeatTest.setUp, BeatTest.die_at, BeatTest.allocate, BeatTest.open
+
+    def test_allocate_after_work(self):
+        self.allocate("worked", [], self.whole_life)
+
+    def test_allocate_after_work_and_noticed(self):
+        self.allocate("worked", [], noticed=True)
+
+    def test_allocate_between_finish_and_reply(self):
+        self.allocate("finished", self.whole_life)
+
+    def test_open_ro_at_work_and_noticed(self):
+        self.open("work", "ro", [], noticed=True)
+
+    def test_open_rw_after_the_reply(self):
+        self.open("replied", "rw", self.opened_life)
+
+
+class UnheardTest(BooksTest):
+    """The daemon stands still meanwhile, so that it learns of the call and of the death at once."""
+
+    def frozen(self):
+        os.kill(self.daemon.pid, signal.SIGSTOP)
+        self.addCleanup(self.thaw)
+
+    def thaw(self):
+        try:
+            os.kill(self.daemon.pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+
+    def test_killed_before_its_connection_is_accepted(self):
+        holder = self.holder(connect=False)
+        self.frozen()
+        holder.connect()
+        holder.send_call("Allocate", {"size": PAGE})
+        holder.kill()
+        self.thaw()
+        self.wait_books()
+        self.assertIn(kinds(self.take_events()), ([], ["created", "freed", "opened", "released"]))
+
+    def test_killed_before_its_call_is_read(self):
         holder = self.holder()
-        holder.send_call("Allocate", {"size": 5 * PAGE, "name": "goes"})
-        self.die_at(holder, ALLOCATE, point, noticed)
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=3 * PAGE)
-        self.check_events(kept, events)
-        self.check_survivor(bystander)
+        holder.call("GetStatus")
+        self.frozen()
+        holder.send_call("Allocate", {"size": PAGE})
+        holder.send_call("Allocate", {"size": PAGE})
+        holder.kill()
+        self.thaw()
+        self.wait_books()
 
-    def open(self, points, point, events, noticed=False):
-        bystander, kept = self.bystander_with_buffer()
-        if points is OPEN_AGAIN:
-            bystander.send_call("Open", {"buffer": kept, "access": "ro"})
-            self.fault.pass_all(*OPEN)
-            bystander.call("Release", {"lease": bystander.result()["lease"]})
+    def test_killed_with_release_unread(self):
         holder = self.holder()
-        holder.send_call("Open", {"buffer": kept, "access": "ro"})
-        self.die_at(holder, points, point, noticed)
-        # The read-only descriptor, once made, is the buffer's and stays with it.
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=3 * PAGE, fds=2 + 2)
-        self.check_events(kept, events)
-        self.check_survivor(bystander)
+        lease = holder.call("Allocate", {"size": PAGE})["lease"]
+        self.frozen()
+        holder.send_call("Release", {"lease": lease})
+        holder.kill()
+        self.thaw()
+        self.wait_books()
+        self.assertEqual(kinds(self.take_events()), ["created", "freed", "opened", "released"])
 
-    def check_events(self, kept, expected):
-        """`expected` for the buffer that goes, or the stranger's lease; None: either all of it or nothing."""
-        events = [event for event in self.take_events() if event[:2] != ("created", kept)][1:]
-        if events[:2] and events[0][1] == kept and len(events) == 4:
-            events = events[2:]  # the bystander's own first read-only lease
-        self.assertIn(kinds(events), ([], expected or self.whole) if expected is None else (expected,))
-        leases = {lease for _, _, lease in events if lease}
-        self.assertLessEqual(len(leases), 1, events)
 
-    def check_survivor(self, bystander):
-        """Who stayed can still do everything, under the very name that was in use."""
-        reply = bystander.call("Allocate", {"size": PAGE, "name": "goes"})
-        bystander.call("Release", {"lease": reply["lease"]})
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=3 * PAGE,
-                        fds=len([fd for fd in self.daemon_fds() if "memfd" in fd]) + 2)
+class UnheardOnOlderKernelTest(OlderKernel, UnheardTest):
+    pass
+
+
+class WaitingTest(BooksTest):
+    """Killed while its call waits: nothing of it is left, and those behind it go on."""
+
+    daemon_args = ("--waits-per-user", "1", "--host-bytes", str(8 * PAGE))
+
+    def killed_waiting(self, *call):
+        holder = self.holder()
+        holder.send_call(*call)
+        other = self.holder()
+        impatient = ("Open", {"name": "never", "wait_ms": 1})
+        wait_for(lambda: self.refusal(other, *impatient) == "QuotaExceeded", "one call that waits")
+        holder.kill()
+        wait_for(lambda: self.refusal(other, *impatient) == "TimedOut", "the waiting call forgotten")
+        return other
+
+    def refusal(self, holder, *call):
+        try:
+            holder.call(*call)
+        except ReplyError as error:
+            return error.name.rpartition(".")[2]
+        return None
+
+    def test_for_a_name(self):
+        other = self.killed_waiting("Open", {"name": "to-come", "wait_ms": 60000})
+        other.call("Allocate", {"size": PAGE, "name": "to-come"})
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=PAGE)
+        self.assertEqual(kinds(self.take_events()), ["created", "opened"])
+
+    def test_for_memory(self):
+        owner = self.holder()
+        lease = owner.call("Allocate", {"size": 8 * PAGE})["lease"]
+        other = self.killed_waiting("Allocate", {"size": 8 * PAGE, "name": "late", "wait_ms": 60000})
+        other.send_call("Allocate", {"size": 8 * PAGE, "wait_ms": 60000})
+        owner.call("Release", {"lease": lease})
+        self.assertEqual(other.result()["buffer"]["size"], 8 * PAGE)
+        self.wait_books(leases=1, buffers=1, sessions=2, brokered=8 * PAGE)
+        self.assertEqual(self.refusal(owner, "Open", {"name": "late"}), "NoSuchBuffer")
+
+
+class WaitingForQuotaTest(BooksTest):
+    daemon_args = ("--waits-per-user", "1", "--bytes-per-user", str(8 * PAGE))
+    killed_waiting, refusal = WaitingTest.killed_waiting, WaitingTest.refusal
+    test_for_quota = WaitingTest.test_for_memory
+
+
+class WaitingOnOlderKernelTest(OlderKernel, WaitingTest):
+    pass
+
+
+class HoldingTest(BooksTest):
+    def test_killed_while_holding(self):
+        holder, other = self.holder(), self.holder()
+        made = holder.call("Allocate", {"size": STAYS, "name": "held"})
+        holder.call("Open", {"name": "held", "access": "ro"})
+        kept = other.call("Allocate", {"size": PAGE})["lease"]
+        self.assertEqual([lease["pid"] for lease in self.leases(name="held")], [holder.pid] * 2)
+        self.wait_books(leases=3, buffers=2, sessions=2, brokered=STAYS + PAGE, fds=2 * 2 + 2 + 1)
+        holder.kill()
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=PAGE)
+        events = [event for event in self.take_events() if event[1] == made["buffer"]["id"]]
+        self.assertEqual(kinds(events), ["created", "freed", "opened", "opened", "released", "released", "unnamed"])
+        other.call("Release", {"lease": kept})
+
+    def test_killed_and_not_reaped(self):
+        parent = self.holder()
+        parent.keep_zombies()
+        child = self.owned(parent.fork())
+        child.connect()
+        child.call("Allocate", {"size": STAYS})
+        child.kill()
+        self.assertEqual(child.state(), "Z")
+        self.wait_books(sessions=1)
+
+    def test_killed_with_replies_unread(self):
+        holder = self.holder()
+        for _ in range(100):
+            holder.send_call("Allocate", {"size": PAGE})
+        wait_for(lambda: self.daemon.status()["leases"] == 100, "100 leases")
+        holder.kill()
+        self.wait_books()
+
+    def test_exit_with_leases_of_others_on_its_buffer(self):
+        # The first to come is the last to go.
+        owner = self.holder()
+        made = owner.call("Allocate", {"size": STAYS})
+        opener = self.holder()
+        opener.call("Open", {"buffer": made["buffer"]["id"]})
+        opener.kill()
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS)
+        owner.call("Release", {"lease": made["lease"]})
+        self.wait_books(sessions=1)
+
+    def test_half_a_message_then_silence_then_death(self):
+        holder, other = self.holder(), self.holder()
+        holder.call("Allocate", {"size": PAGE})
+        holder.send(b'{"method":"io.gpuipc.Broker.Allocate","parameters":{"si')
+        reply = other.call("Allocate", {"size": PAGE})
+        other.call("Release", {"lease": reply["lease"]})
+        # Half a message may hold a pidfd of whoever began it.
+        self.wait_books(leases=1, buffers=1, sessions=2, brokered=PAGE, fds=self.fds_beyond_idle(5, 6))
+        holder.kill()
+        self.wait_books(sessions=1)
+
+    def fds_beyond_idle(self, *allowed):
+        return next((n for n in allowed if n == self.fds_now()), allowed[0])
+
+    def test_closed_without_release_while_the_process_lives(self):
+        holder = self.holder()
+        made = holder.call("Allocate", {"size": STAYS, "name": "mapped"})
+        holder.map_next("m", STAYS)
+        holder.hang_up()
+        wait_for(lambda: [lease["state"] for lease in self.leases()] == ["draining"], "a lease that drains")
+        self.wait_books(leases=1, buffers=1, draining_leases=1, brokered=STAYS, draining=STAYS, fds=1)
+        self.assertEqual([(buffer["state"], buffer.get("name"), buffer["leases"]) for buffer in self.buffers()],
+                         [("draining", None, 1)])
+        self.assertEqual([lease["pid"] for lease in self.leases()], [holder.pid])
+        self.assertIn(("draining", made["buffer"]["id"], made["lease"]), self.take_events())
+        self.assertEqual(self.opens("mapped"), "NoSuchBuffer")
+        holder.write("m", b"still there")
+        self.assertEqual(holder.peek("m", 11), b"still there")
+        holder.kill()
+        self.wait_books()
+        self.assertEqual([kind for kind, _, _ in self.take_events()], ["released", "freed"])
+
+    def opens(self, name):
+        with self.client() as client:
+            try:
+                client.call("Open", {"name": name})
+            except ReplyError as error:
+                return error.name.rpartition(".")[2]
+        return None
+
+    def test_drained_by_exit_among_those_that_stay(self):
+        # One of two holders closes without Release: the buffer is live, that lease drains, and ends at the exit.
+        owner, leaver = self.holder(), self.holder()
+        made = owner.call("Allocate", {"size": STAYS})
+        leaver.call("Open", {"buffer": made["buffer"]["id"]})
+        leaver.hang_up()
+        self.wait_books(leases=2, buffers=1, draining_leases=1, sessions=1, brokered=STAYS, fds=2 + 1 + 1)
+        leaver.kill()
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS)
+
+    def test_child_keeps_the_connection_when_its_parent_dies(self):
+        parent = self.holder()
+        parent.call("Allocate", {"size": STAYS})
+        child = self.owned(parent.fork())
+        parent.kill()
+        # The parent's process is remembered with its pidfd while the session lasts.
+        self.wait_books(sessions=1, fds=2)
+        made = child.call("Allocate", {"size": PAGE})
+        self.assertEqual([(lease["id"], lease["pid"]) for lease in self.leases()], [(made["lease"], child.pid)])
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=PAGE, fds=2 + 1 + 1)
+        child.kill()
+        self.wait_books()
+
+    def test_child_makes_the_request_itself(self):
+        parent = self.holder()
+        first = parent.call("Allocate", {"size": STAYS})["lease"]
+        child = self.owned(parent.fork())
+        second = child.call("Allocate", {"size": PAGE})["lease"]
+        self.assertEqual([(lease["id"], lease["pid"], lease["session"]) for lease in self.leases()],
+                         [(first, parent.pid, self.leases()[0]["session"]), (second, child.pid, self.leases()[0]["session"])])
+        child.kill()
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=2 + 1 + 1)
+        self.assertEqual([lease["id"] for lease in self.leases()], [first])
+        parent.call("Release", {"lease": first})
+        self.wait_books(sessions=1, fds=3)
+
+    def test_child_dies_while_its_request_waits_and_the_parent_goes_on(self):
+        parent = self.holder()
+        child = self.owned(parent.fork())
+        child.send_call("Open", {"name": "to-come", "wait_ms": 60000})
+        self.daemon.status()
+        child.kill()
+        # The connection is the parent's too: it gets the refusal, and may call again.
+        with self.assertRaises(ReplyError) as caught:
+            parent.result()
+        self.assertEqual(caught.exception.name, "io.gpuipc.Broker.AccessDenied")
+        self.assertEqual(parent.call("GetStatus")["sessions"], 1)
+
+    def test_half_closed_peer(self):
+        holder = self.holder()
+        holder.send_call("Allocate", {"size": STAYS})
+        holder.shutdown()
+        made = holder.result()
+        self.assertEqual(made["buffer"]["size"], STAYS)
+        holder.map_next("m", STAYS)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS)
+        self.assertEqual([lease["state"] for lease in self.leases()], ["active"])
+        holder.hang_up()
+        self.wait_books(leases=1, buffers=1, draining_leases=1, brokered=STAYS, draining=STAYS, fds=1)
+        holder.kill()
+        self.wait_books()
+
+    def test_half_closed_peer_is_killed(self):
+        holder = self.holder()
+        holder.send_call("Allocate", {"size": STAYS})
+        holder.shutdown()
+        holder.result()
+        holder.kill()
+        self.wait_books()
+
+    def test_half_closed_peer_without_leases_is_let_go(self):
+        holder = self.holder()
+        holder.send_call("GetStatus")
+        holder.shutdown()
+        self.assertEqual(holder.result()["sessions"], 1)
+        self.assertIsNone(holder.read())
+        self.wait_books()
+
+
+@unittest.skipUnless(os.geteuid() == 0, "needs root, to act as other users")
+class SecondHolderTest(BooksTest):
+    daemon_args = ("--bytes-per-user", str(STAYS))
+
+    def left_behind(self, stopped):
+        owner, consumer = self.holder(uid=OWNER), self.holder(uid=CONSUMER)
+        made = owner.call("Allocate", {"size": STAYS, "name": "inherited", "mode": "0666"})
+        owner.map_next("m", STAYS)
+        owner.write("m", b"all that was written")
+        consumer.call("Open", {"name": "inherited", "access": "ro"})
+        consumer.map_next("m", STAYS, writable=False)
+        self.assertEqual([buffer["charged_uid"] for buffer in self.buffers()], [OWNER])
+        if stopped:
+            consumer.stop()
+        owner.kill()
+        wait_for(lambda: [buffer["charged_uid"] for buffer in self.buffers()] == [OWNER], "the charge, with the name, still")
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=4)
+        return made, consumer
+
+    def holder_stays(self, stopped):
+        made, consumer = self.left_behind(stopped)
+        other = self.holder(uid=OWNER)
+        other.call("Free", {"name": "inherited"})
+        self.assertEqual([buffer["charged_uid"] for buffer in self.buffers()], [CONSUMER])
+        # The owner's quota is whole again.
+        lease = other.call("Allocate", {"size": STAYS})["lease"]
+        other.call("Release", {"lease": lease})
+        if stopped:
+            consumer.signal(signal.SIGCONT)
+        self.assertEqual(consumer.peek("m", 20), b"all that was written")
+        self.wait_books(leases=1, buffers=1, sessions=2, brokered=STAYS, fds=2 * 2 + 2)
+        self.assertEqual([lease["buffer"] for lease in self.leases()], [made["buffer"]["id"]])
+        consumer.kill()
+        self.wait_books(sessions=1)
+
+    def test_holder_that_stays(self):
+        self.holder_stays(stopped=False)
+
+    def test_holder_that_stays_stopped(self):
+        self.holder_stays(stopped=True)
+
+
+class HoldingOnOlderKernelTest(OlderKernel, HoldingTest):
+    pass
+
+
+class StoppedReaderTest(BooksTest):
+    """Stopped by SIGSTOP with output it does not read: it is paused, then dropped; others notice nothing."""
+
+    unread_sec = 1
+    daemon_args = ("--unread-sec", f"{unread_sec}s", "--unread-bytes-max", "128K")
+    n_leases = 300
+
+    def stopped(self, method, n, parameters=None):
+        """A holder of one lease that stands still while the daemon has more to tell it than fits."""
+        owner, reader = self.holder(), self.holder()
+        for _ in range(self.n_leases):
+            owner.call("Allocate", {"size": 1, "label": "x" * 60})
+        reader.call("Allocate", {"size": PAGE})
+        reader.tell("flood", method, n, parameters)
+        return owner, reader
+
+    def wait_dropped(self, owner, reader, since):
+        """Meanwhile the others are served as ever."""
+        slowest = 0.0
+        while "session dropped: its client does not read" not in self.daemon.log():
+            began = time.monotonic()
+            lease = owner.call("Allocate", {"size": PAGE})["lease"]
+            owner.call("Release", {"lease": lease})
+            slowest = max(slowest, time.monotonic() - began)
+            self.assertLess(time.monotonic() - since, slower(20), "it is not dropped")
+        self.assertGreaterEqual(time.monotonic() - since, self.unread_sec)
+        self.assertLess(slowest, slower(0.5))
+        # What it mapped it may still use, so its lease drains until the process ends.
+        self.assertEqual([lease["state"] for lease in self.leases() if lease["pid"] == reader.pid], ["draining"])
+        reader.kill()
+        self.wait_books(leases=self.n_leases, buffers=self.n_leases, sessions=1, brokered=self.n_leases * PAGE)
+
+    def test_flood_of_lists(self):
+        owner, reader = self.stopped("List", 2000)
+        # It blocks in its own send, for the daemon reads no more of it.
+        wait_for(lambda: reader.state() == "S", "the flood stuck")
+        before = memory_kb(self.daemon.pid)
+        since = time.monotonic()
+        reader.stop()
+        self.wait_dropped(owner, reader, since - 0.5)
+        if not os.environ.get("GPUIPC_SANITIZER"):
+            self.assertLess(memory_kb(self.daemon.pid) - before, 4096)
+
+    def test_watch(self):
+        owner, reader = self.stopped("Watch", 1, {"since": 0})
+        reader.answer()
+        reader.stop()
+        self.wait_dropped(owner, reader, time.monotonic() - 0.5)
+
+
+class PausedReaderTest(BooksTest):
+    daemon_args = ("--unread-sec", "1h", "--unread-bytes-max", "128K")
+
+    def test_stopped_for_a_while_loses_nothing(self):
+        owner, reader = self.holder(), self.holder()
+        for _ in range(100):
+            owner.call("Allocate", {"size": 1, "label": "x" * 60})
+        # As many calls as the socket takes without anyone reading, but far more of answers.
+        reader.flood("List", 300)
+        reader.stop()
+        for _ in range(50):
+            owner.call("Release", {"lease": owner.call("Allocate", {"size": PAGE})["lease"]})
+        reader.signal(signal.SIGCONT)
+        self.assertGreaterEqual(reader.drain_replies(300), 300)
 
 
 if __name__ == "__main__":

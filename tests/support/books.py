@@ -115,6 +115,10 @@ class BooksTest(DaemonTest):
             sum(buffer["leases"] for buffer in buffers) == shown["leases"]
         return shown if agree else None
 
+    def fds_now(self):
+        """Descriptors of the daemon beyond those it has idle."""
+        return len(open_fds(self.daemon.pid)) - self.daemon.idle_fds
+
     def wait_books(self, fds=None, **expected):
         """Waits for exactly these figures, those not named being 0, and for that many descriptors beyond an idle daemon's:
         by default a socket and a pidfd for each session and one for each buffer."""
@@ -128,7 +132,7 @@ class BooksTest(DaemonTest):
             return found == [wanted]
 
         def same_fds():
-            found[1:] = [len(open_fds(self.daemon.pid)) - self.daemon.idle_fds]
+            found[1:] = [self.fds_now()]
             return found[1] == fds
 
         try:

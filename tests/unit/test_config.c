@@ -199,6 +199,16 @@ START_TEST(defaults_and_back_to_them) {
         config_deinit(&config);
 } END_TEST
 
+START_TEST(zero_is_refused_where_one_is_least) {
+        static const char *const keys[] = {"ClientsMax", "ClientsPerUser", "LeasesPerSession", "BuffersMax", "EventsMax"};
+        char text[64], expected[128];
+
+        snprintf(text, sizeof(text), "[Limits]\n%s=0\n", keys[_i]);
+        config_write("gpuipcd.conf", text);
+        snprintf(expected, sizeof(expected), "ROOT/gpuipcd.conf:2: [Limits] %s=0: out of range; " COUNT "1 to 1000000", keys[_i]);
+        ck_assert_str_eq(config_bad(NULL, NULL, NULL), expected);
+} END_TEST
+
 START_TEST(default_sockets) {
         struct config config = config_good(NULL, NULL, NULL);
 
@@ -229,6 +239,7 @@ int main(void) {
         tcase_add_loop_test(tcase, values_are_taken, 0, ELEMENTSOF(rows));
         tcase_add_loop_test(tcase, values_are_refused, 0, ELEMENTSOF(rows));
         tcase_add_loop_test(tcase, defaults_and_back_to_them, 0, ELEMENTSOF(rows));
+        tcase_add_loop_test(tcase, zero_is_refused_where_one_is_least, 0, 5);
         tcase_add_test(tcase, default_sockets);
         tcase_add_test(tcase, every_key_has_a_row);
         suite_add_tcase(suite, tcase);
