@@ -18,7 +18,8 @@ struct listener {
 };
 
 /* Makes the socket so that it answers from the moment its path exists: bound and listening under another name, then renamed. A
- * socket that another daemon answers at is left alone: -EADDRINUSE. Its directory is made when missing. `group` (may be NULL) owns the socket if it exists. */
+ * socket that another daemon answers at is left alone: -EADDRINUSE. Its directory is made when missing. `group` (may be NULL) owns
+ * the socket if it exists. */
 int listener_open(struct listener *listener, struct hall *hall, const char *path, bool admin, mode_t mode, const char *group);
 
 /* Takes a socket from the service manager, which listens already. */

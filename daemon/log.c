@@ -148,7 +148,7 @@ static void log_emit_dropped(uint64_t n_dropped) {
         snprintf(count, sizeof(count), "%llu", (unsigned long long)n_dropped);
         snprintf(text, sizeof(text), "%s lines of the log were dropped: nobody took them in time", count);
         _cleanup_(entry_freep) struct log_entry *entry =
-                log_entry_new(LOG_WARNING, clock_real_usec(), MESSAGE_DROPPED, text, &(struct log_field){"COUNT", count}, 1);
+                log_entry_new(LOG_WARNING, clock_real_usec(), MESSAGE_LOG_LOST, text, &(struct log_field){"COUNT", count}, 1);
         if (entry)
                 log_emit(entry);
 }

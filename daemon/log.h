@@ -42,6 +42,7 @@ void log_line(int level, const char *message_id, const struct log_field *fields,
 #define MESSAGE_REQUEST "6f2d4d2c3b1e4a52a8c01d4f0c9f1a04"
 #define MESSAGE_REFUSED "6f2d4d2c3b1e4a52a8c01d4f0c9f1a05"
 #define MESSAGE_DEGRADED "6f2d4d2c3b1e4a52a8c01d4f0c9f1a06"
-#define MESSAGE_DROPPED "6f2d4d2c3b1e4a52a8c01d4f0c9f1a07"
+#define MESSAGE_DROPPED "6f2d4d2c3b1e4a52a8c01d4f0c9f1a07" /* a client, for not reading */
+#define MESSAGE_LOG_LOST "6f2d4d2c3b1e4a52a8c01d4f0c9f1a08"
 
 #endif

@@ -11,7 +11,9 @@
 #include "clock.h"
 #include "creds.h"
 #include "dispatch.h"
+#include "farewell.h"
 #include "log.h"
+#include "outbox.h"
 #include "process.h"
 #include "proto/cleanup.h"
 #include "proto/wire.h"
@@ -21,8 +23,6 @@
 #define TURNED_AWAY_MAX 64       /* connections kept at once only to be told why */
 #define TURNED_AWAY_MS 5000      /* and how long each has to ask */
 #define SESSION_DESCRIPTORS 1    /* its socket; processes count their own */
-
-struct farewell; /* closes what may block */
 
 struct session {
         struct list by_hall, by_ready;
@@ -37,8 +37,8 @@ struct session {
         int polled;              /* events asked for */
         struct request *request; /* under way; dispatch clears it through `done` */
         struct farewell *farewell;
-        struct alarm *alarm;     /* unread output, or turned away */
-        uint64_t n_written, n_written_then; /* bytes of output that left; when the alarm was set */
+        struct outbox outbox;
+        struct alarm *patience;  /* with one that was not let in */
         const char *why;         /* it is doomed: closed once its output is written */
         bool half_closed;        /* the peer shut down its writing side */
         bool eof;                /* and everything it wrote was read */
@@ -48,50 +48,23 @@ struct session {
         bool running;            /* its turn is under way */
 };
 
-/* ---- what may block is closed on a lane -------------------------------------------------------------------- */
-
-struct farewell {
-        struct job job;
-        struct wire wire;
-};
-
-static int farewell_work(struct job *job) {
-        struct farewell *farewell = container_of(job, struct farewell, job);
-
-        wire_deinit(&farewell->wire);
-        return 0;
-}
-
-static void farewell_done(struct job *job) {
-        free(container_of(job, struct farewell, job));
-}
+/* ---- end --------------------------------------------------------------------------------------------------- */
 
 /* Gives up the connection. What the peer sent but nobody read may hold descriptors too. */
 static void session_hang_up(struct session *session) {
-        struct farewell *farewell = take_ptr(session->farewell);
-
-        wire_drop_output(&session->wire);
-        if (session->hall->sender_refuses && !session->strangers) {
+        outbox_deinit(&session->outbox);
+        if (session->hall->sender_refuses && !session->strangers)
                 wire_deinit(&session->wire);
-                free(farewell);
-                return;
-        }
-        farewell->wire = session->wire;
-        farewell->job.uid = session->creds.uid;
-        farewell->job.work = farewell_work;
-        farewell->job.done = farewell_done;
-        wire_init(&session->wire, -1, 0);
-        lane_submit(session->hall->doorman, &farewell->job);
+        else
+                farewell_send(take_ptr(session->farewell), session->hall->doorman, session->creds.uid, &session->wire);
 }
-
-/* ---- end --------------------------------------------------------------------------------------------------- */
 
 static void session_free(uv_handle_t *handle) {
         struct session *session = handle->data;
 
         creds_deinit(&session->creds);
         rcstr_unref(session->peer.principal.container);
-        free(session->farewell);
+        farewell_free(session->farewell);
         free(session);
 }
 
@@ -105,7 +78,7 @@ void session_close(struct session *session, const char *why) {
                          "session ends: %s", session->why ? session->why : why);
         if (session->request)
                 dispatch_abandon(take_ptr(session->request));
-        alarm_cancel(&session->alarm);
+        alarm_cancel(&session->patience);
         uv_close((uv_handle_t *)&session->poll, session_free);
         list_remove(&session->by_hall);
         list_remove(&session->by_ready);
@@ -121,26 +94,10 @@ void session_close(struct session *session, const char *why) {
 
 /* ---- output ------------------------------------------------------------------------------------------------ */
 
-static void session_on_alarm(void *arg);
-
-static int session_set_alarm(struct session *session) {
-        struct house *house = session->hall->house;
-
-        session->n_written_then = session->n_written;
-        return alarm_new(house->loop, (uint64_t)house->registry.limits.unread_ms, session_on_alarm, session,
-                         &session->alarm);
-}
-
-static void session_on_alarm(void *arg) {
+static void session_on_stuck(void *arg) {
         struct session *session = arg;
 
-        if (!session->client) {
-                session_close(session, "it did not ask why it was not let in");
-                return;
-        }
-        if (session->n_written > session->n_written_then && session_set_alarm(session) == 0)
-                return;
-        log_line(LOG_NOTICE, MESSAGE_DROPPED, &(struct log_field){"SESSION", rcstr_text(session->client->id)}, 1,
+        log_line(LOG_NOTICE, MESSAGE_DROPPED, &(struct log_field){"SESSION", session->client ? rcstr_text(session->client->id) : "-"}, 1,
                  "session dropped: its client does not read");
         session_close(session, "output stayed unread");
 }
@@ -157,57 +114,23 @@ static void session_mark_gone(struct session *session) {
         session_mark_ready(session);
 }
 
-/* Writes what it can and sees to it that unread output has a deadline. */
 static void session_flush(struct session *session) {
-        size_t before = wire_pending(&session->wire);
-        int r = wire_flush(&session->wire);
+        int r = outbox_flush(&session->outbox);
 
-        if (r < 0 && r != -EAGAIN) {
+        if (r < 0 && r != -EAGAIN)
                 session_mark_gone(session);
-                return;
-        }
-        session->n_written += before - wire_pending(&session->wire);
-        if (!session->client)
-                return;
-        if (r == 0)
-                alarm_cancel(&session->alarm);
-        else if (!session->alarm && session_set_alarm(session) < 0)
-                session_mark_gone(session);
-}
-
-struct lent {
-        struct registry *registry;
-        struct buffer *buffer;
-};
-
-static void lent_return(void *arg) {
-        struct lent *lent = arg;
-
-        registry_unpin(lent->registry, lent->buffer, clock_real_usec(), clock_monotonic_usec());
-        free(lent);
 }
 
 static bool session_send(void *arg, const struct bytes *message, int fd, struct buffer *pinned) {
         struct session *session = arg;
-        struct lent *lent = NULL;
-        int r;
 
         if (session->gone) {
                 if (pinned)
                         registry_unpin(&session->hall->house->registry, pinned, clock_real_usec(), clock_monotonic_usec());
                 return true;
         }
-        if (pinned) {
-                lent = malloc(sizeof(*lent));
-                if (!lent)
-                        return false;
-                *lent = (struct lent){&session->hall->house->registry, pinned};
-        }
-        r = wire_put(&session->wire, message->data, message->n, &fd, fd >= 0, lent ? lent_return : NULL, lent);
-        if (r < 0) {
-                free(lent);
+        if (outbox_put(&session->outbox, message, fd, pinned) < 0)
                 return false;
-        }
         session_flush(session);
         session_mark_ready(session); /* what to poll for, or to say next, may have changed */
         return true;
@@ -308,10 +231,6 @@ static bool session_fill(struct session *session) {
         return false;
 }
 
-static bool session_full(const struct session *session) {
-        return wire_pending(&session->wire) > (size_t)session->hall->house->registry.limits.unread_bytes;
-}
-
 /* ---- the turn ---------------------------------------------------------------------------------------------- */
 
 static void session_on_poll(uv_poll_t *poll, int status, int events);
@@ -371,7 +290,7 @@ static void session_turn(struct session *session, bool readable) {
 
         session->running = true;
         for (int i = 0; i < TURN_MESSAGES && more; i++)
-                more = !session->why && !session_full(session) && session_advance(session, &readable);
+                more = !session->why && !outbox_full(&session->outbox) && session_advance(session, &readable);
         session->running = false;
         if (session_over(session)) {
                 session_close(session, session->gone ? "hang-up" : "end of stream");
@@ -444,6 +363,10 @@ static void session_identify(struct session *session, bool admin) {
         };
 }
 
+static void session_on_patience(void *arg) {
+        session_close(arg, "it did not ask why it was not let in");
+}
+
 /* Lets it in, or notes why not. -errno when it can't even be told. */
 static int session_admit(struct session *session) {
         struct hall *hall = session->hall;
@@ -465,7 +388,7 @@ static int session_admit(struct session *session) {
         }
         if (hall->n_turned_away >= TURNED_AWAY_MAX)
                 return -EBUSY;
-        r = alarm_new(hall->house->loop, TURNED_AWAY_MS, session_on_alarm, session, &session->alarm);
+        r = alarm_new(hall->house->loop, TURNED_AWAY_MS, session_on_patience, session, &session->patience);
         if (r == 0)
                 hall->n_turned_away++;
         return r;
@@ -477,7 +400,7 @@ static void session_discard(struct session *session) {
         wire_deinit(&session->wire);
         rcstr_unref(session->peer.principal.container);
         creds_deinit(&session->creds);
-        free(session->farewell);
+        farewell_free(session->farewell);
         free(session);
 }
 
@@ -494,7 +417,8 @@ int session_new(struct hall *hall, int fd_take, bool admin) {
         list_init(&session->by_hall);
         list_init(&session->by_ready);
         wire_init(&session->wire, fd_take, (size_t)hall->house->registry.limits.message_bytes);
-        session->farewell = calloc(1, sizeof(*session->farewell));
+        outbox_init(&session->outbox, hall->house, &session->wire, session_on_stuck, session);
+        session->farewell = farewell_new();
         r = session->farewell ? creds_read(fd_take, &session->creds) : -ENOMEM;
         if (r == 0)
                 r = uv_poll_init(hall->house->loop, &session->poll, fd_take);

@@ -87,7 +87,7 @@ def unwrap(outcome):
     raise ReplyError(*value) if kind == "reply error" else value
 
 
-def in_child(function, **who):
+def in_child(function, keep=(), **who):
     """The function's result (or exception) from a child process of its own, perhaps of another user."""
     ours, theirs = socket.socketpair()
 
@@ -95,7 +95,7 @@ def in_child(function, **who):
         become(**who)
         send_object(theirs, outcome_of(function))
 
-    pid = fork_child(main, keep=(theirs.fileno(),))
+    pid = fork_child(main, keep=(theirs.fileno(), *keep))
     theirs.close()
     with ours:
         ours.settimeout(WAIT_S * 3)

@@ -99,6 +99,10 @@ class Agent:
         self.maps[name] = mmap.mmap(fd, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
         os.close(fd)
 
+    def drop_fds(self):
+        while self.client.fds:
+            os.close(self.client.take_fd())
+
     def write(self, name, data):
         self.maps[name][: len(data)] = data
 

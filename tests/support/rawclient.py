@@ -48,7 +48,8 @@ class RawClient:
         """All bytes; `fds` travel with the first of them."""
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         sent = self.socket.sendmsg([data], ancillary)
-        self.socket.sendall(data[sent:])
+        if sent < len(data):
+            self.socket.sendall(data[sent:])
 
     def send_call(self, method, parameters=None, **members):
         method = method if "." in method else BROKER + method

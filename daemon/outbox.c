@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A session's output. Loop thread. A client that reads slowly is waited for; one that does not read at all is told of. */
+#include "outbox.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "clock.h"
+
+struct lent {
+        struct registry *registry;
+        struct buffer *buffer;
+};
+
+void outbox_init(struct outbox *outbox, struct house *house, struct wire *wire, void (*on_stuck)(void *arg), void *arg) {
+        *outbox = (struct outbox){.house = house, .wire = wire, .on_stuck = on_stuck, .arg = arg};
+}
+
+void outbox_deinit(struct outbox *outbox) {
+        alarm_cancel(&outbox->alarm);
+        if (outbox->wire)
+                wire_drop_output(outbox->wire);
+}
+
+static void lent_return(void *arg) {
+        struct lent *lent = arg;
+
+        registry_unpin(lent->registry, lent->buffer, clock_real_usec(), clock_monotonic_usec());
+        free(lent);
+}
+
+int outbox_put(struct outbox *outbox, const struct bytes *message, int fd, struct buffer *pinned) {
+        struct lent *lent = NULL;
+        int r;
+
+        if (pinned) {
+                lent = malloc(sizeof(*lent));
+                if (!lent)
+                        return -ENOMEM;
+                *lent = (struct lent){&outbox->house->registry, pinned};
+        }
+        r = wire_put(outbox->wire, message->data, message->n, &fd, fd >= 0, lent ? lent_return : NULL, lent);
+        if (r < 0)
+                free(lent);
+        return r;
+}
+
+static int outbox_set_alarm(struct outbox *outbox);
+
+static void outbox_on_alarm(void *arg) {
+        struct outbox *outbox = arg;
+
+        if (outbox->n_written == outbox->n_written_then || outbox_set_alarm(outbox) < 0)
+                outbox->on_stuck(outbox->arg);
+}
+
+static int outbox_set_alarm(struct outbox *outbox) {
+        outbox->n_written_then = outbox->n_written;
+        return alarm_new(outbox->house->loop, (uint64_t)outbox->house->registry.limits.unread_ms, outbox_on_alarm, outbox,
+                         &outbox->alarm);
+}
+
+int outbox_flush(struct outbox *outbox) {
+        size_t before = wire_pending(outbox->wire);
+        int r = wire_flush(outbox->wire);
+
+        outbox->n_written += before - wire_pending(outbox->wire);
+        if (r == 0)
+                alarm_cancel(&outbox->alarm);
+        else if (r == -EAGAIN && !outbox->alarm && outbox_set_alarm(outbox) < 0)
+                return -ENOMEM;
+        return r;
+}
+
+bool outbox_full(const struct outbox *outbox) {
+        return wire_pending(outbox->wire) > (size_t)outbox->house->registry.limits.unread_bytes;
+}

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A thousand times the same life and death: the daemon is as it was, in descriptors, memory and books. deadline: 180 s"""
+
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from books import PAGE, BooksTest, memory_kb  # noqa: E402
+
+CYCLES, WARM_UP = 1000, 200
+GROWTH_KB = 64  # what an allocator may differ by; one small struct lost in each cycle is more
+
+
+class GrowthTest(BooksTest):
+    # A ring that fills while it warms up.
+    daemon_args = ("--events-max", "128")
+
+    def cycle(self, producer, consumer):
+        made = producer.call("Allocate", {"size": 2 * PAGE, "name": "round", "label": "again and again", "meta": {"shape": [2, 3]}})
+        buffer = {"buffer": made["buffer"]["id"]}
+        lease = consumer.call("Open", {**buffer, "access": "ro"})["lease"]
+        victim = producer.fork()
+        try:
+            victim.connect()
+            victim.call("Open", buffer)
+        finally:
+            victim.end()
+        consumer.call("Release", {"lease": lease})
+        producer.call("Release", {"lease": made["lease"]})
+        for holder in (producer, consumer):
+            holder.drop_fds()
+
+    def figures(self):
+        self.wait_books(sessions=2)
+        return self.fds_now(), memory_kb(self.daemon.pid)
+
+    def test_a_thousand_cycles(self):
+        producer, consumer = self.holder(), self.holder()
+        for _ in range(WARM_UP):
+            self.cycle(producer, consumer)
+        before = self.figures()
+        for _ in range(CYCLES):
+            self.cycle(producer, consumer)
+        after = self.figures()
+        print(f"descriptors {before[0]} and {after[0]}, resident {before[1]} and {after[1]} KiB", flush=True)
+        self.assertEqual(before[0], after[0])
+        # What a sanitizer keeps to itself is not the daemon's; it looks for what was lost when the daemon ends.
+        if not os.environ.get("GPUIPC_SANITIZER"):
+            self.assertLess(after[1] - before[1], GROWTH_KB)
+
+
+if __name__ == "__main__":
+    unittest.main()
