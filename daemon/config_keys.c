@@ -36,7 +36,7 @@ const struct config_key config_keys[] = {
         DAEMON("AdminSocket", KEY_PATH, admin_socket_path, ADMIN_SOCKET_DEFAULT, "Socket for administrators",
                .restart = true),
         DAEMON("Backend", KEY_ENUM, backend, "auto", "Memory to broker", .values = backends, .restart = true),
-        DAEMON("LogLevel", KEY_ENUM, log_level, "info", "Least severe lines to log", .values = levels),
+        DAEMON("LogLevel", KEY_ENUM, log_level, "notice", "Least severe lines to log", .values = levels),
         DAEMON("LogTarget", KEY_ENUM, log_target, "auto", "Where to log", .values = targets, .restart = true),
         DAEMON("DrainSec", KEY_DURATION, drain_ms, "10s", "Time a stop gives work under way", .max = MS_HOUR),
 
@@ -66,7 +66,7 @@ const struct config_key config_keys[] = {
         LIMIT("KeepSecMax", KEY_DURATION, keep_ms, 0, 3650 * MS_DAY, "1d", "Longest keep"),
         LIMIT("MessageBytesMax", KEY_SIZE, message_bytes, 4 * KIB, 64 * KIB, "64K", "Longest message of a client"),
         LIMIT("EventsMax", KEY_COUNT, events, 1, MILLION, "4096", "Events remembered for watch"),
-        LIMIT("UnreadBytesMax", KEY_SIZE, unread_bytes, 128 * KIB, GIB, "1M", "Unread output that pauses a client"),
+        LIMIT("UnreadBytesMax", KEY_SIZE, unread_bytes, 128 * KIB, GIB, "128K", "Unread output that pauses a client"),
         LIMIT("UnreadSec", KEY_DURATION, unread_ms, 100, MS_DAY, "30s", "Unread time that drops a client"),
         LIMIT("DescriptorsMax", KEY_COUNT, descriptors, 0, INT64_C(1) << 30, "0", "Open files; 0: the hard limit",
               .restart = true),

@@ -105,7 +105,7 @@ static int config_add_range(const char *text, struct config_draft *draft, char *
         return ranges_add(&draft->ranges, &draft->n_ranges, (struct uid_range){(uid_t)first, (uid_t)last});
 }
 
-/* "prefix:user"; a prefix given again goes to the later user. */
+/* "prefix:user"; several users may share a prefix. */
 static int config_add_reserved(const char *text, struct config_draft *draft, char *why) {
         struct policy *policy = &draft->config.policy;
         const char *colon = strrchr(text, ':');
@@ -121,11 +121,6 @@ static int config_add_reserved(const char *text, struct config_draft *draft, cha
         r = config_parse_id(colon + 1, false, &uid, why);
         if (r < 0)
                 return r;
-        for (size_t i = 0; i < policy->n_reserved; i++)
-                if (strcmp(policy->reserved[i].prefix, prefix) == 0) {
-                        policy->reserved[i].uid = uid;
-                        return 0;
-                }
         more = reallocarray(policy->reserved, policy->n_reserved + 1, sizeof(*more));
         if (!more)
                 return -ENOMEM;

@@ -466,9 +466,9 @@ class Strangers(ActorTest):
             path = self.daemon.socket
 
             def main():
-                client = RawClient(path)
-                client.call("GetStatus")
-                socket.send_fds(theirs, [b"x"], [client.fileno()])
+                with RawClient(path) as client:
+                    client.call("GetStatus")
+                    socket.send_fds(theirs, [b"x"], [client.fileno()])
 
             in_child(main, keep=(theirs.fileno(),), uid=ALICE)
             _, fds, _, _ = socket.recv_fds(ours, 1, 1)
@@ -713,12 +713,14 @@ class Loads(ActorTest):
         self.assertLess(len(message), MESSAGE_MAX)
 
         def load():
-            with RawClient(self.daemon.socket) as client:
-                while True:
-                    client.send((message + b"\0") * 10)
-                    for _ in range(10):
+            clients = [RawClient(self.daemon.socket) for _ in range(8)]
+            while True:
+                for client in clients:
+                    client.send((message + b"\0") * 3)
+                for client in clients:
+                    for _ in range(3):
                         assert client.read()["error"] == INVALID
-                    yield
+                yield
 
         self.assert_not_slowed(load)
 

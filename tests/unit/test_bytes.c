@@ -91,11 +91,15 @@ END_TEST
 START_TEST(arena_frees_together) {
         struct arena arena = { 0 };
         char *copy = arena_copy(&arena, "text and more", 4);
-        uint64_t *numbers = arena_alloc(&arena, 1000, sizeof(*numbers));
+        uint64_t *numbers = arena_alloc(&arena, 20, sizeof(*numbers));
 
         ck_assert_str_eq(copy, "text");
         ck_assert_uint_eq((uintptr_t)numbers % _Alignof(max_align_t), 0);
-        memset(numbers, 0xFF, 1000 * sizeof(*numbers));
+        ck_assert_str_eq(arena_copy(&arena, "odd", 3), "odd");
+        ck_assert_uint_eq((uintptr_t)arena_alloc(&arena, 1, 8) % _Alignof(max_align_t), 0);
+        memset(numbers, 0xFF, 20 * sizeof(*numbers));
+        for (size_t i = 0; i < 2000; i++)
+                memset(arena_alloc(&arena, i, 1), 0xEE, i);
         ck_assert_str_eq(copy, "text");
         ck_assert_ptr_nonnull(arena_alloc(&arena, 0, 8));
         ck_assert_ptr_null(arena_alloc(&arena, SIZE_MAX / 4, 8));

@@ -25,6 +25,7 @@ static struct codec_doc *parse(const char *text) {
 START_TEST(what_is_not_given_is_told) {
         struct codec_doc *doc = parse(METHOD_TEXT("Allocate", "{\"size\":5,\"name\":null,\"keep_ms\":null}"));
         struct allocate_params params;
+        struct list_params list;
         struct failure failure;
 
         memset(&params, 0x55, sizeof(params));
@@ -38,6 +39,13 @@ START_TEST(what_is_not_given_is_told) {
         ck_assert_ptr_null(params.label);
         ck_assert(params.keep_ms == SCHEMA_UNSET);
         ck_assert(params.wait_ms == SCHEMA_UNSET);
+        codec_doc_free(doc);
+
+        doc = parse("{\"method\":\"io.gpuipc.Broker.List\"}");
+        memset(&list, 0x55, sizeof(list));
+        ck_assert_int_eq(codec_call_params(doc, method_schemas[METHOD_LIST].params, &list, &failure), 0);
+        ck_assert(list.uid == SCHEMA_UNSET);
+        ck_assert_ptr_null(list.name);
         codec_doc_free(doc);
 }
 END_TEST

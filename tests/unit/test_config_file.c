@@ -264,9 +264,11 @@ START_TEST(reserved_names) {
         FILE_("[Access]\nReservedNames=models/:root cache.:1000\n");
         struct config config = config_good("--reserved-names=models/:7", NULL, NULL);
 
-        ck_assert_uint_eq(config.policy.n_reserved, 2);
+        ck_assert_uint_eq(config.policy.n_reserved, 3);
         ck_assert_str_eq(config.policy.reserved[0].prefix, "models/");
-        ck_assert_uint_eq(config.policy.reserved[0].uid, 7);
+        ck_assert_uint_eq(config.policy.reserved[0].uid, 0);
+        ck_assert_str_eq(config.policy.reserved[2].prefix, "models/");
+        ck_assert_uint_eq(config.policy.reserved[2].uid, 7);
         ck_assert_str_eq(config.policy.reserved[1].prefix, "cache.");
         ck_assert_uint_eq(config.policy.reserved[1].uid, 1000);
         ck_assert(!config.policy.restricted);

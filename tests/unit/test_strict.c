@@ -192,6 +192,7 @@ START_TEST(finds_keys_that_are_equal_as_characters) {
                 { "🦊", "\\uD83E\\uDD8B" },
                 { "\\u0061", "\\u0061b" },
                 { "abc", "adc" },
+                { "a6", "a" },
         };
         char text[200];
 
