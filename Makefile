@@ -66,6 +66,7 @@ all: $(PROGRAMS) $(EXAMPLES)
 
 include mk/build.mk
 include mk/tests.mk
+include mk/fault.mk
 
 demo: all
 	tests/demo.sh $(B)

@@ -12,8 +12,9 @@ int op_watch_begin(struct request *request) {
 
 /* Too far behind, or ahead of all there ever was: the numbers of an earlier run of the daemon. */
 static int watch_lost(struct request *request, const struct events *events) {
+        (void)fail_plain(&request->failure, VERDICT_EVENTS_LOST);
         request->failure.oldest = events_oldest(events);
-        return fail_plain(&request->failure, VERDICT_EVENTS_LOST);
+        return VERDICT_EVENTS_LOST;
 }
 
 int op_watch_finish(struct request *request) {

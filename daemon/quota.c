@@ -59,9 +59,7 @@ void account_unref(struct accounts *accounts, struct account *account) {
 
 /* The most one could ever have of it. */
 static int64_t device_most_bytes(const struct device *device, const struct limits *limits) {
-        int64_t most = device->capacity_bytes - limits->keep_free_bytes;
-
-        return most > 0 ? most : 0;
+        return device->capacity_bytes - limits->keep_free_bytes;
 }
 
 int64_t device_room_bytes(const struct device *device, const struct limits *limits) {

@@ -35,6 +35,14 @@ static int wait_start(struct request *request) {
         return alarm_new(request->house->loop, (uint64_t)request->wait_ms, wait_on_alarm, request, &request->deadline);
 }
 
+/* Whose turn it is may change by time alone. */
+static void wait_set_pump(struct request *request) {
+        uint64_t change = waitq_next_change(request->queue, clock_monotonic_usec());
+
+        if (change < request->house->pump_usec)
+                request->house->pump_usec = change;
+}
+
 int wait_begin(struct request *request, void (*on_timeout)(void *request)) {
         int r;
 
@@ -48,9 +56,11 @@ int wait_begin(struct request *request, void (*on_timeout)(void *request)) {
         request->on_timeout = on_timeout;
         if (request->waiter.queue != request->queue) {
                 waiter_leave(&request->waiter);
-                if (request->queue)
+                if (request->queue) {
                         waitq_join(request->queue, &request->waiter, request->client->account->uid,
                                    request->waiting_bytes, request->waiting_since_usec);
+                        wait_set_pump(request);
+                }
         }
         if (request->state != REQUEST_WAITING)
                 wait_insert(request);
@@ -59,6 +69,8 @@ int wait_begin(struct request *request, void (*on_timeout)(void *request)) {
 }
 
 void wait_pause(struct request *request) {
+        if (request->waiter.queue)
+                request_registry(request)->room = true; /* for those behind it */
         waiter_leave(&request->waiter);
         list_remove(&request->by_house);
 }

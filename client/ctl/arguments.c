@@ -39,7 +39,8 @@ static int option_take(struct splitter *in, const struct option_row *row, const 
         }
         if (!inline_value) {
                 if (in->i >= in->argc)
-                        return report_usage(out->verb, "--%s needs a value: --%s %s", row->name, row->name, row->argument);
+                        return report_usage(out->verb, "--%s needs a value: --%s %s", row->name, row->name,
+                                            row->argument);
                 inline_value = in->argv[in->i++];
         }
         out->values[row->id] = inline_value;
@@ -56,7 +57,8 @@ static int split_long(struct splitter *in, const char *text) {
                 return EXIT_DONE;
         }
         if (!row && !in->out->verb)
-                return report_usage(NULL, "unknown option --%.*s; a verb's own options follow the verb", (int)n, text);
+                return report_usage(NULL, "unknown option --%.*s; a verb's own options follow the verb", (int)n,
+                                    text);
         if (!row)
                 return report_usage(in->out->verb, "unknown option --%.*s", (int)n, text);
         if (equals && !row->argument)
@@ -149,7 +151,8 @@ int arguments_size(const struct arguments *arguments, enum option_id id, int64_t
 
         if (!text || parse_size(text, ret) == 0)
                 return EXIT_DONE;
-        return report_usage(arguments->verb, "--%s \"%s\": give bytes, or a number with K, M, G or T (powers of 1024), 1 to 8P",
+        return report_usage(arguments->verb,
+                            "--%s \"%s\": give bytes, or a number with K, M, G or T (powers of 1024)",
                             option_name(arguments, id), text);
 }
 
@@ -169,8 +172,8 @@ int arguments_number(const struct arguments *arguments, enum option_id id, int64
         if (!text)
                 return EXIT_DONE;
         if (parse_number(text, &number) != 0 || number < min)
-                return report_usage(arguments->verb, "--%s \"%s\": give a whole number from %lld", option_name(arguments, id),
-                                    text, (long long)min);
+                return report_usage(arguments->verb, "--%s \"%s\": give a whole number from %lld",
+                                    option_name(arguments, id), text, (long long)min);
         *ret = number;
         return EXIT_DONE;
 }

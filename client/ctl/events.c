@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "connect.h"
-#include "json.h"
 #include "print.h"
 #include "proto/cleanup.h"
+#include "rawjson.h"
 #include "report.h"
 
 static void lost_tell(int64_t since, int64_t oldest) {
@@ -127,7 +127,8 @@ int events_print(const struct arguments *arguments, gpuipc_client *client, gpuip
                         watch_freep(&watch);
                         r = events_watch(client, error.oldest - 1, &watch);
                 } else if (status == GPUIPC_ERROR_CLOSED) {
-                        (void)report_failure("the daemon ended the stream of events: it went away, or was not read fast enough");
+                        (void)report_failure("the daemon ended the stream of events: it went away, or was not "
+                                             "read fast enough");
                         return EXIT_NO_DAEMON;
                 } else {
                         r = report_error(&error);
@@ -139,10 +140,10 @@ int events_print(const struct arguments *arguments, gpuipc_client *client, gpuip
 /* ---- JSON ------------------------------------------------------------------------------------------------- */
 
 static int event_print_raw(const char *parameters, void *data) {
-        struct json_slice event;
+        struct rawjson_slice event;
         int *r = data;
 
-        if (!json_member(parameters, "event", &event))
+        if (!rawjson_member(parameters, "event", &event))
                 return 0;
         (void)fwrite(event.text, 1, event.n, stdout);
         (void)putchar('\n');
@@ -154,8 +155,8 @@ static int events_call(gpuipc_client *client, int64_t since, int *ret_exit, gpui
         char parameters[64];
 
         (void)snprintf(parameters, sizeof(parameters), "{\"since\":%" PRId64 "}", since);
-        return gpuipc_call_json(client, "io.gpuipc.Broker.Watch", since < 0 ? NULL : parameters, 1, event_print_raw, ret_exit,
-                                ret_error);
+        return gpuipc_call_json(client, "io.gpuipc.Broker.Watch", since < 0 ? NULL : parameters, 1,
+                                event_print_raw, ret_exit, ret_error);
 }
 
 int events_print_json(gpuipc_client *client, int64_t since) {

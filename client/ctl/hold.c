@@ -27,12 +27,14 @@ int hold_options(const struct arguments *arguments, gpuipc_allocate_options *ret
             arguments_duration(arguments, OPTION_WAIT, &options.wait_ms) != EXIT_DONE)
                 return EXIT_BAD_USAGE;
         if (arguments_has(arguments, OPTION_DETACH) && options.keep_ms == 0)
-                return report_usage(arguments->verb, "--detach needs --keep DURATION: nothing else would hold the buffer");
+                return report_usage(arguments->verb,
+                                    "--detach needs --keep DURATION: nothing else would hold the buffer");
         *ret = options;
         return EXIT_DONE;
 }
 
-int hold_open(const struct arguments *arguments, gpuipc_client *client, gpuipc_access access, gpuipc_buffer **ret_buffer) {
+int hold_open(const struct arguments *arguments, gpuipc_client *client, gpuipc_access access,
+              gpuipc_buffer **ret_buffer) {
         gpuipc_open_options options = GPUIPC_OPEN_OPTIONS_INIT;
         const char *owner = arguments->values[OPTION_OWNER];
         gpuipc_error error;
@@ -51,7 +53,8 @@ int hold_open(const struct arguments *arguments, gpuipc_client *client, gpuipc_a
                 return r == GPUIPC_OK ? EXIT_DONE : report_error(&error);
         }
         if (owner)
-                return report_usage(arguments->verb, "--owner goes with a name; an id says by itself which buffer is wanted");
+                return report_usage(arguments->verb,
+                                    "--owner goes with a name; an id says by itself which buffer is wanted");
         options.wait_ms = 0;
         r = gpuipc_open_id(client, arguments->operands[0], &options, ret_buffer, &error);
         return r == GPUIPC_OK ? EXIT_DONE : report_error(&error);
@@ -60,7 +63,8 @@ int hold_open(const struct arguments *arguments, gpuipc_client *client, gpuipc_a
 int hold_announce(const gpuipc_buffer *buffer) {
         const char *name = gpuipc_buffer_name(buffer);
 
-        (void)printf("%s %s %" PRId64 "\n", gpuipc_buffer_id(buffer), name ? name : "-", gpuipc_buffer_size(buffer));
+        (void)printf("%s %s %" PRId64 "\n", gpuipc_buffer_id(buffer), name ? name : "-",
+                     gpuipc_buffer_size(buffer));
         return report_flush();
 }
 
@@ -95,8 +99,8 @@ static void session_copy(const gpuipc_status_info *status, void *data) {
 
 /* A buffer that was waited for may live in a session of its own, which only the list tells of; else it is enough, and
  * cheap, that the session is still the same. A gpuipc_status. */
-static int lease_check(gpuipc_client *client, const gpuipc_buffer *buffer, const char *session, bool waited, bool *ret_stands,
-                       gpuipc_error *ret_error) {
+static int lease_check(gpuipc_client *client, const gpuipc_buffer *buffer, const char *session, bool waited,
+                       bool *ret_stands, gpuipc_error *ret_error) {
         _cleanup_free_ char *now = NULL;
         gpuipc_list_options options = GPUIPC_LIST_OPTIONS_INIT;
         struct lease_search search = { gpuipc_buffer_lease(buffer), false };

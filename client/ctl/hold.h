@@ -20,7 +20,8 @@ static inline void buffer_releasep(gpuipc_buffer **buffer) {
 int hold_options(const struct arguments *arguments, gpuipc_allocate_options *ret);
 
 /* An open by the options of get and hold. An exit code; the caller releases *ret_buffer. */
-int hold_open(const struct arguments *arguments, gpuipc_client *client, gpuipc_access access, gpuipc_buffer **ret_buffer);
+int hold_open(const struct arguments *arguments, gpuipc_client *client, gpuipc_access access,
+              gpuipc_buffer **ret_buffer);
 
 /* "ID NAME BYTES" on stdout, at once. An exit code. */
 int hold_announce(const gpuipc_buffer *buffer);

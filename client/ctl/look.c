@@ -61,8 +61,9 @@ static void title_put(struct look *look, const gpuipc_status_info *status) {
         print_clock(clock, print_now_usec());
         clock[8] = 0; /* whole seconds */
         (void)snprintf(line, sizeof(line),
-                       "%s  gpuipcd %s  up %s  %" PRId64 " buffers  %" PRId64 " leases  %" PRId64 " sessions", clock,
-                       version.failed ? "-" : version.data, age, status->buffers, status->leases, status->sessions);
+                       "%s  gpuipcd %s  up %s  %" PRId64 " buffers  %" PRId64 " leases  %" PRId64 " sessions",
+                       clock, version.failed ? "-" : version.data, age, status->buffers, status->leases,
+                       status->sessions);
         bytes_deinit(&version);
         color_put(look, COLOR_TITLE);
         line_put(look, line);
@@ -78,9 +79,10 @@ static void rates_put(struct look *look, const struct look_rates *rates, int64_t
                 return;
         }
         print_size(bytes, (int64_t)((double)rates->bytes / seconds));
-        (void)snprintf(line, sizeof(line), "per second  %.1f created  %.1f opened  %.1f released  %.1f freed  %s allocated",
-                       (double)rates->created / seconds, (double)rates->opened / seconds, (double)rates->released / seconds,
-                       (double)rates->freed / seconds, bytes);
+        (void)snprintf(line, sizeof(line),
+                       "per second  %.1f created  %.1f opened  %.1f released  %.1f freed  %s allocated",
+                       (double)rates->created / seconds, (double)rates->opened / seconds,
+                       (double)rates->released / seconds, (double)rates->freed / seconds, bytes);
         line_put(look, line);
 }
 
@@ -124,7 +126,8 @@ static void bar_put(struct look *look, const gpuipc_device_info *device, int wid
 }
 
 static void device_put(struct look *look, const gpuipc_device_info *device) {
-        char name[16], brokered[PRINT_MAX], draining[PRINT_MAX], free_bytes[PRINT_MAX], total[PRINT_MAX], line[256];
+        char name[16], brokered[PRINT_MAX], draining[PRINT_MAX], free_bytes[PRINT_MAX], total[PRINT_MAX],
+                line[256];
         int columns = look->style->columns > 0 ? look->style->columns : 120;
         struct bytes escaped = { 0 };
         int width;
@@ -136,7 +139,11 @@ static void device_put(struct look *look, const gpuipc_device_info *device) {
         print_bytes(draining, device->draining_bytes, look->style->exact);
         print_bytes(free_bytes, device->free_bytes, look->style->exact);
         print_bytes(total, device->total_bytes, look->style->exact);
-        (void)snprintf(line, sizeof(line), "%s brokered  %s draining  %s of %s free%s", brokered, draining, free_bytes, total,
+        /* Where there is little room, what is not draining need not be said. */
+        (void)snprintf(line, sizeof(line), "%s brokered%s%s%s  %s of %s free%s", brokered,
+                       device->draining_bytes > 0 || columns >= 100 ? "  " : "",
+                       device->draining_bytes > 0 || columns >= 100 ? draining : "",
+                       device->draining_bytes > 0 || columns >= 100 ? " draining" : "", free_bytes, total,
                        device->degraded ? "  DEGRADED" : "");
         width = columns - 12 - 5 - (int)strlen(line);
         width = width > 60 ? 60 : width;

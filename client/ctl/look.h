@@ -18,7 +18,7 @@ struct look_rates {
 };
 
 struct look_style {
-        bool buffers;       /* instead of leases */
+        bool buffers; /* instead of leases */
         bool exact, color;
         int columns, lines; /* 0: no limit */
 };

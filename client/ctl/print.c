@@ -29,7 +29,7 @@ void print_size(char ret[PRINT_MAX], int64_t bytes) {
                 unit *= 1024;
                 i++;
         }
-        tenths = bytes / unit * 10 + (bytes % unit * 10 + unit / 2) / unit;
+        tenths = (int64_t)(((__int128)bytes * 10 + unit / 2) / unit);
         if (tenths >= 10235 && i < 5) { /* would round to 1024 */
                 tenths = 10;
                 i++;
@@ -37,7 +37,8 @@ void print_size(char ret[PRINT_MAX], int64_t bytes) {
         if (tenths % 10 == 0 || tenths >= 1000)
                 (void)snprintf(ret, PRINT_MAX, "%lld %ciB", (long long)((tenths + 5) / 10), units[i]);
         else
-                (void)snprintf(ret, PRINT_MAX, "%lld.%lld %ciB", (long long)(tenths / 10), (long long)(tenths % 10), units[i]);
+                (void)snprintf(ret, PRINT_MAX, "%lld.%lld %ciB", (long long)(tenths / 10),
+                               (long long)(tenths % 10), units[i]);
 }
 
 void print_bytes(char ret[PRINT_MAX], int64_t bytes, bool exact) {
@@ -73,7 +74,8 @@ void print_duration(char ret[PRINT_MAX], int64_t ms) {
         for (size_t i = 0; ms > 0 && i < sizeof(units) / sizeof(units[0]); i++) {
                 if (ms < units[i].ms)
                         continue;
-                n += (size_t)snprintf(ret + n, PRINT_MAX - n, "%lld%s", (long long)(ms / units[i].ms), units[i].name);
+                n += (size_t)snprintf(ret + n, PRINT_MAX - n, "%lld%s", (long long)(ms / units[i].ms),
+                                      units[i].name);
                 ms %= units[i].ms;
         }
 }
@@ -109,7 +111,12 @@ int64_t print_monotonic_usec(void) {
 static int32_t decode(const char *text, size_t n, size_t *ret_length) {
         static const int32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
         unsigned char first = (unsigned char)text[0];
-        size_t length = first < 0x80 ? 1 : first < 0xc0 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf8 ? 4 : 0;
+        size_t length = first < 0x80   ? 1
+                        : first < 0xc0 ? 0
+                        : first < 0xe0 ? 2
+                        : first < 0xf0 ? 3
+                        : first < 0xf8 ? 4
+                                       : 0;
         int32_t c = first;
 
         *ret_length = 1;
@@ -139,8 +146,8 @@ const char *print_ellipsis(void) {
 
 /* Characters that reorder or hide what stands around them. */
 static bool deceives(int32_t c) {
-        return c == 0x61c || (c >= 0x200b && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f) ||
-               c == 0xfeff;
+        return c == 0x61c || (c >= 0x200b && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) ||
+               (c >= 0x2060 && c <= 0x206f) || c == 0xfeff;
 }
 
 static bool shown_as_is(int32_t c) {
@@ -153,7 +160,11 @@ static void escape_byte(struct bytes *out, char c) {
         char text[8];
 
         if (c == '\n' || c == '\t' || c == '\r' || c == '\\')
-                (void)snprintf(text, sizeof(text), "\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : c == '\r' ? 'r' : c);
+                (void)snprintf(text, sizeof(text), "\\%c",
+                               c == '\n'   ? 'n'
+                               : c == '\t' ? 't'
+                               : c == '\r' ? 'r'
+                                           : c);
         else
                 (void)snprintf(text, sizeof(text), "\\x%02x", (unsigned char)c);
         bytes_append_str(out, text);

@@ -49,7 +49,8 @@ static void tail_put(struct bytes *out, const struct progress *progress, int64_t
         }
 }
 
-void progress_line(struct bytes *out, const struct progress *progress, int64_t done, int64_t elapsed_usec, int width) {
+void progress_line(struct bytes *out, const struct progress *progress, int64_t done, int64_t elapsed_usec,
+                   int width) {
         struct bytes name = { 0 }, figures = { 0 }, tail = { 0 };
         int room;
 

@@ -22,6 +22,7 @@ void progress_update(struct progress *progress, int64_t done);
 void progress_deinit(struct progress *progress);
 
 /* The line itself, for a terminal of `width` columns: "model.bin  1.5 GiB of 3 GiB  [####----]  50%  1.1 GiB/s  1s". */
-void progress_line(struct bytes *out, const struct progress *progress, int64_t done, int64_t elapsed_usec, int width);
+void progress_line(struct bytes *out, const struct progress *progress, int64_t done, int64_t elapsed_usec,
+                   int width);
 
 #endif

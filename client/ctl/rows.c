@@ -11,11 +11,12 @@
 #include "proto/cleanup.h"
 #include "report.h"
 
+/* clang-format off: rows of tables */
 static const struct table_column lease_columns[] = {
-        { "LEASE", false, 0, 0 },      { "BUFFER", false, 0, 0 },    { "NAME", false, 8, 0 },  { "SIZE", true, 0, 0 },
-        { "DEV", false, 4, 4 },        { "ACC", false, 0, 2 },       { "STATE", false, 0, 1 }, { "PID", true, 0, 0 },
-        { "UID", true, 0, 0 },         { "COMMAND", false, 7, 0 },   { "CONTAINER", false, 9, 3 },
-        { "AGE", true, 0, 0 },         { "LABEL", false, 5, 5 },
+        { "LEASE", false, 0, 0 }, { "BUFFER", false, 0, 0 },  { "NAME", false, 8, 0 },      { "SIZE", true, 0, 0 },
+        { "DEV", false, 4, 4 },   { "ACC", false, 0, 2 },     { "STATE", false, 0, 1 },     { "PID", true, 0, 0 },
+        { "UID", true, 0, 0 },    { "COMMAND", false, 7, 0 }, { "CONTAINER", false, 9, 3 }, { "AGE", true, 0, 0 },
+        { "LABEL", false, 5, 5 },
 };
 
 static const struct table_column buffer_columns[] = {
@@ -25,10 +26,12 @@ static const struct table_column buffer_columns[] = {
 };
 
 static const struct table_column device_columns[] = {
-        { "DEVICE", false, 12, 0 }, { "NAME", false, 6, 3 },     { "KIND", false, 0, 4 },    { "TOTAL", true, 0, 0 },
-        { "FREE", true, 0, 0 },     { "BROKERED", true, 0, 0 },  { "DRAINING", true, 0, 0 }, { "HANDLES", false, 7, 2 },
-        { "ZEROED", false, 0, 1 },  { "STATE", false, 0, 0 },
+        { "DEVICE", false, 12, 0 }, { "NAME", false, 6, 3 },    { "KIND", false, 0, 4 },
+        { "TOTAL", true, 0, 0 },    { "FREE", true, 0, 0 },     { "BROKERED", true, 0, 0 },
+        { "DRAINING", true, 0, 0 }, { "HANDLES", false, 7, 2 }, { "ZEROED", false, 0, 1 },
+        { "STATE", false, 0, 0 },
 };
+/* clang-format on */
 
 static void rows_init(struct rows *rows, const struct table_column *columns, size_t n, bool exact) {
         *rows = (struct rows){ .now_usec = print_now_usec(), .exact = exact };

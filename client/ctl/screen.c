@@ -143,11 +143,14 @@ static int key_take(void) {
                 return SCREEN_REDRAW;
         if (n <= 0)
                 return SCREEN_LEAVE;
-        return keys[0] == '\033' || keys[0] < 0 ? SCREEN_REDRAW : keys[0]; /* arrows and the like mean nothing here */
+        return keys[0] == '\033' || keys[0] < 0 ? SCREEN_REDRAW
+                                                : keys[0]; /* arrows and the like mean nothing here */
 }
 
 int screen_wait(struct screen *screen, int fd, int timeout_ms) {
-        struct pollfd poll_fds[] = { { screen->signals, POLLIN, 0 }, { STDIN_FILENO, POLLIN, 0 }, { fd, POLLIN, 0 } };
+        struct pollfd poll_fds[] = { { screen->signals, POLLIN, 0 },
+                                     { STDIN_FILENO, POLLIN, 0 },
+                                     { fd, POLLIN, 0 } };
 
         if (poll(poll_fds, ELEMENTSOF(poll_fds), timeout_ms) <= 0)
                 return SCREEN_TIMEOUT;

@@ -35,7 +35,11 @@ static int seal_await(gpuipc_watch *watch, const char *id, int64_t deadline_ms, 
         for (;;) {
                 const gpuipc_event_info *event;
                 int64_t left = deadline_ms - now_ms();
-                int r = gpuipc_watch_next(watch, left < 0 ? 0 : left > 3600000 ? 3600000 : (int)left, &event, ret_error);
+                int r = gpuipc_watch_next(watch,
+                                          left < 0         ? 0
+                                          : left > 3600000 ? 3600000
+                                                           : (int)left,
+                                          &event, ret_error);
 
                 if (r == GPUIPC_OK && is_about(event, id) && event->buffer->sealed)
                         return GPUIPC_OK;
@@ -62,6 +66,7 @@ int sealed_wait(const struct arguments *arguments, gpuipc_client *client, const 
                 r = seal_await(watch, search.id, now_ms() + wait_ms, &error);
         if (r == GPUIPC_ERROR_TIMED_OUT)
                 return report_failure("%s is not sealed%s", search.id,
-                                      wait_ms > 0 ? "; it was waited for in vain" : "; --wait DURATION waits for it");
+                                      wait_ms > 0 ? "; it was waited for in vain"
+                                                  : "; --wait DURATION waits for it");
         return r == GPUIPC_OK ? EXIT_DONE : report_error(&error);
 }

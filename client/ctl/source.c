@@ -125,7 +125,8 @@ static void data_find(const struct source *source, int64_t at, int64_t end, int6
 }
 
 /* One read of at most `n` bytes to memory + at: what read() says, or -errno. */
-static ssize_t read_some(const struct source *source, char *memory, int64_t at, int64_t n, const struct stop *stop) {
+static ssize_t read_some(const struct source *source, char *memory, int64_t at, int64_t n,
+                         const struct stop *stop) {
         ssize_t got;
         int r;
 
@@ -203,7 +204,8 @@ static int check_file(const struct source *source, int64_t done) {
                 return report_errno(source->name, errno);
         if (done < source->size || end < source->start + source->size)
                 return report_failure("%s shrank while it was read: %lld of %lld bytes are left", source->name,
-                                      (long long)(end > source->start ? end - source->start : 0), (long long)source->size);
+                                      (long long)(end > source->start ? end - source->start : 0),
+                                      (long long)source->size);
         if (end > source->start + source->size)
                 report_note("note: %s grew while it was read; the buffer has its first %lld bytes", source->name,
                             (long long)source->size);
@@ -217,8 +219,8 @@ static int check_stream(const struct source *source, int64_t done, const struct 
         char more;
 
         if (done < source->size)
-                return report_failure("%s ended after %lld of the %lld bytes that --size says", source->name, (long long)done,
-                                      (long long)source->size);
+                return report_failure("%s ended after %lld of the %lld bytes that --size says", source->name,
+                                      (long long)done, (long long)source->size);
         if (fstat(source->fd, &st) != 0 || S_ISCHR(st.st_mode))
                 return EXIT_DONE;
         if (read_some(source, &more, 0, 1, stop) > 0)

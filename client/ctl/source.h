@@ -11,7 +11,7 @@
 #include "stop.h"
 
 struct source {
-        int fd; /* owned */
+        int fd;           /* owned */
         const char *name; /* for people; borrowed */
         bool seekable;
         int64_t start; /* where in the file it begins */

@@ -58,9 +58,10 @@ static int spool_copy(int from, int to, const char *name, struct progress *progr
                         return EXIT_DONE;
                 r = sink_write(to, chunk, n, NULL, done);
                 if (r < 0)
-                        return report_failure("%s could not be spooled in %s (%s): give --size so that it need not be, or set "
-                                              "$TMPDIR to a folder with more room",
-                                              name, spool_folder(), strerror(-r));
+                        return report_failure(
+                                "%s could not be spooled in %s (%s): give --size so that it need not be, or set "
+                                "$TMPDIR to a folder with more room",
+                                name, spool_folder(), strerror(-r));
                 done += n;
                 progress_update(progress, done);
         }
@@ -72,8 +73,9 @@ int spool_open(int fd, const char *name, int *ret_fd) {
         int r;
 
         if (file < 0)
-                return report_failure("%s cannot be spooled in %s (%s): give --size so that it need not be, or set $TMPDIR", name,
-                                      spool_folder(), strerror(-file));
+                return report_failure(
+                        "%s cannot be spooled in %s (%s): give --size so that it need not be, or set $TMPDIR",
+                        name, spool_folder(), strerror(-file));
         progress_init(&progress, name, -1);
         r = spool_copy(fd, file, name, &progress);
         progress_deinit(&progress);

@@ -160,7 +160,8 @@ static void layout_fit(const struct table *table, struct layout *layout, int wid
                 return;
         full.gap = 1;
         for (size_t i = 0; i < table->n_columns && n_rows > 0; i++)
-                if (layout_total(table, &full) > width && table->columns[i].leave_out > 0 && is_empty(table, i, n_rows))
+                if (layout_total(table, &full) > width && table->columns[i].leave_out > 0 &&
+                    is_empty(table, i, n_rows))
                         full.widths[i] = -1;
         for (;;) {
                 int victim;
@@ -210,8 +211,8 @@ static void row_print(struct bytes *out, const struct table *table, const struct
 
                 if (layout->widths[i] < 0)
                         continue;
-                cell_print(out, row == SIZE_MAX ? column->heading : cell(table, row, i), layout->widths[i], column->right,
-                           i == last);
+                cell_print(out, row == SIZE_MAX ? column->heading : cell(table, row, i), layout->widths[i],
+                           column->right, i == last);
                 pad(out, i == last ? 0 : layout->gap);
         }
         bytes_append_char(out, '\n');

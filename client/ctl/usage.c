@@ -50,15 +50,16 @@ static void options_print(FILE *to, const struct option_row *rows) {
         char left[64];
 
         for (; rows->id != OPTION_END; rows++) {
-                (void)snprintf(left, sizeof(left), "%c%c%c --%s%s%s", rows->letter ? '-' : ' ', rows->letter ? rows->letter : ' ',
-                               rows->letter ? ',' : ' ', rows->name, rows->argument ? " " : "",
-                               rows->argument ? rows->argument : "");
+                (void)snprintf(left, sizeof(left), "%c%c%c --%s%s%s", rows->letter ? '-' : ' ',
+                               rows->letter ? rows->letter : ' ', rows->letter ? ',' : ' ', rows->name,
+                               rows->argument ? " " : "", rows->argument ? rows->argument : "");
                 row_print(to, left, rows->help, 28);
         }
 }
 
 void usage_verb(FILE *to, const struct verb *verb) {
-        (void)fprintf(to, "Usage: gpuipcctl %s [OPTION ...]%s%s\n\n", verb->name, verb->synopsis[0] ? " " : "", verb->synopsis);
+        (void)fprintf(to, "Usage: gpuipcctl %s [OPTION ...]%s%s\n\n", verb->name, verb->synopsis[0] ? " " : "",
+                      verb->synopsis);
         (void)fprintf(to, "%s:", verb->name);
         wrap(to, verb->help, (int)strlen(verb->name) + 1, 0, text_width(to));
         if (verb->details) {

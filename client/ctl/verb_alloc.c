@@ -18,8 +18,10 @@ int verb_alloc(const struct arguments *arguments) {
         if (r != EXIT_DONE)
                 return r;
         if (parse_size(arguments->operands[0], &size) != 0)
-                return report_usage(arguments->verb, "\"%s\" is no size: give bytes, or a number with K, M, G or T (powers of 1024)",
-                                    arguments->operands[0]);
+                return report_usage(
+                        arguments->verb,
+                        "\"%s\" is no size: give bytes, or a number with K, M, G or T (powers of 1024)",
+                        arguments->operands[0]);
         r = ctl_connect(arguments, 0, &client);
         if (r != EXIT_DONE)
                 return r;

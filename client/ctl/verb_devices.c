@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* devices: one row each. */
 #include "connect.h"
-#include "json.h"
+#include "rawjson.h"
 #include "report.h"
 #include "rows.h"
 
@@ -11,10 +11,10 @@ static void devices_fill(const gpuipc_status_info *status, void *data) {
 }
 
 static int devices_cut(const char *parameters, void *data) {
-        struct json_slice devices;
+        struct rawjson_slice devices;
         struct bytes *out = data;
 
-        if (!json_member(parameters, "devices", &devices))
+        if (!rawjson_member(parameters, "devices", &devices))
                 return 0;
         bytes_append_str(out, "{\"devices\":");
         bytes_append(out, devices.text, devices.n);
@@ -27,10 +27,11 @@ static int devices_json(gpuipc_client *client) {
         gpuipc_error error;
         int r;
 
-        if (gpuipc_call_json(client, "io.gpuipc.Broker.GetStatus", NULL, 0, devices_cut, &out, &error) != GPUIPC_OK)
+        if (gpuipc_call_json(client, "io.gpuipc.Broker.GetStatus", NULL, 0, devices_cut, &out, &error) !=
+            GPUIPC_OK)
                 r = report_error(&error);
         else
-                r = json_print(&out);
+                r = rawjson_print(&out);
         bytes_deinit(&out);
         return r;
 }

@@ -18,7 +18,8 @@ static int write_out(gpuipc_buffer *buffer, const char *path) {
         int r;
 
         if (strcmp(gpuipc_buffer_handle(buffer), "memfd") != 0)
-                return report_failure("get reads host memory only, and this buffer lies on %s", gpuipc_buffer_device(buffer));
+                return report_failure("get reads host memory only, and this buffer lies on %s",
+                                      gpuipc_buffer_device(buffer));
         if (gpuipc_buffer_map(buffer, &memory, &error) != GPUIPC_OK)
                 return report_error(&error);
         r = sink_open(path, size, &sink);

@@ -30,7 +30,8 @@ static int number_setenv(const char *name, int64_t number) {
 static int environment_set(const gpuipc_buffer *buffer) {
         const char *name = gpuipc_buffer_name(buffer);
 
-        if (number_setenv("GPUIPC_FD", COMMAND_FD) != 0 || number_setenv("GPUIPC_SIZE", gpuipc_buffer_size(buffer)) != 0 ||
+        if (number_setenv("GPUIPC_FD", COMMAND_FD) != 0 ||
+            number_setenv("GPUIPC_SIZE", gpuipc_buffer_size(buffer)) != 0 ||
             number_setenv("GPUIPC_OFFSET", gpuipc_buffer_offset(buffer)) != 0 ||
             setenv("GPUIPC_BUFFER", gpuipc_buffer_id(buffer), 1) != 0)
                 return -errno;
@@ -40,7 +41,8 @@ static int environment_set(const gpuipc_buffer *buffer) {
 }
 
 /* In the child. The command must not outlive its holder: what it has mapped would be in nobody's books. */
-__attribute__((noreturn)) static void command_exec(char *const *command, int fd, pid_t parent, const sigset_t *mask) {
+__attribute__((noreturn)) static void command_exec(char *const *command, int fd, pid_t parent,
+                                                   const sigset_t *mask) {
         int duplicate = fd == COMMAND_FD ? dup(fd) : fd; /* dup2() onto itself would leave close-on-exec set */
         int error;
 

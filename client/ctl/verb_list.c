@@ -2,23 +2,23 @@
 /* list: leases or buffers, once or followed by events. */
 #include "connect.h"
 #include "events.h"
-#include "json.h"
 #include "proto/cleanup.h"
+#include "rawjson.h"
 #include "report.h"
 #include "rows.h"
 
 static int list_json(const struct arguments *arguments, gpuipc_client *client) {
         bool buffers = arguments_has(arguments, OPTION_BUFFERS);
         struct bytes parameters = { 0 }, out = { 0 };
-        int r = json_filter(arguments, &parameters);
+        int r = rawjson_filter(arguments, &parameters);
 
         bytes_append_str(&out, buffers ? "{\"buffers\":" : "{\"leases\":");
         if (r == EXIT_DONE)
-                r = json_collect(client, buffers ? "io.gpuipc.Broker.ListBuffers" : "io.gpuipc.Broker.List", parameters.data,
-                                 buffers ? "buffers" : "leases", &out);
+                r = rawjson_collect(client, buffers ? "io.gpuipc.Broker.ListBuffers" : "io.gpuipc.Broker.List",
+                                    parameters.data, buffers ? "buffers" : "leases", &out);
         bytes_append_char(&out, '}');
         if (r == EXIT_DONE)
-                r = json_print(&out);
+                r = rawjson_print(&out);
         bytes_deinit(&parameters);
         bytes_deinit(&out);
         return r;
@@ -54,7 +54,8 @@ int verb_list(const struct arguments *arguments) {
         int r;
 
         if (json && follow)
-                return report_usage(arguments->verb, "--json and --watch exclude each other; watch --json gives events as JSON");
+                return report_usage(arguments->verb,
+                                    "--json and --watch exclude each other; watch --json gives events as JSON");
         r = ctl_connect(arguments, 0, &client);
         /* The stream comes first, so that nothing is missed between the two. */
         if (r == EXIT_DONE && follow)

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "connect.h"
-#include "json.h"
 #include "parse.h"
 #include "proto/cleanup.h"
+#include "rawjson.h"
 #include "report.h"
 #include "tally.h"
 
@@ -38,10 +38,12 @@ static const struct {
         [METRIC_FREE] = { "gpuipc_device_free_bytes", "What a device has free, whoever uses the rest." },
         [METRIC_DEGRADED] = { "gpuipc_device_degraded", "1 when the device has stopped answering." },
         [METRIC_BROKERED] = { "gpuipc_brokered_bytes", "What buffers take, draining ones included." },
-        [METRIC_DRAINING] = { "gpuipc_draining_bytes", "What buffers take whose leases are over but whose holders still live." },
+        [METRIC_DRAINING] = { "gpuipc_draining_bytes",
+                              "What buffers take whose leases are over but whose holders still live." },
         [METRIC_BUFFERS] = { "gpuipc_buffers", "Buffers." },
         [METRIC_LEASES] = { "gpuipc_leases", "Leases." },
-        [METRIC_CHARGED] = { "gpuipc_charged_bytes", "What buffers take, by the user whose quota they count against." },
+        [METRIC_CHARGED] = { "gpuipc_charged_bytes",
+                             "What buffers take, by the user whose quota they count against." },
         [METRIC_LIMIT] = { "gpuipc_limit", "The daemon's limits, by name." },
 };
 
@@ -55,8 +57,8 @@ static void sums_deinit(struct sums *sums) {
 }
 
 /* Adds under at most two labels; a NULL key ends them. */
-static void add(struct sums *sums, enum metric metric, int64_t value, const char *key, const char *text, const char *key2,
-                const char *text2) {
+static void add(struct sums *sums, enum metric metric, int64_t value, const char *key, const char *text,
+                const char *key2, const char *text2) {
         struct bytes labels = { 0 };
 
         if (key)
@@ -72,11 +74,11 @@ static void add(struct sums *sums, enum metric metric, int64_t value, const char
 }
 
 static void limits_add(struct sums *sums, const char *limits) {
-        struct json_slice key, value;
+        struct rawjson_slice key, value;
         char name[128], text[32];
         int64_t number;
 
-        while (limits && json_next(&limits, &key, &value)) {
+        while (limits && rawjson_next(&limits, &key, &value)) {
                 (void)snprintf(name, sizeof(name), "%.*s", (int)(key.n < 127 ? key.n : 127), key.text);
                 (void)snprintf(text, sizeof(text), "%.*s", (int)(value.n < 31 ? value.n : 31), value.text);
                 if (parse_number(text, &number) == 0)

@@ -29,8 +29,8 @@ static int seal(gpuipc_client *client, const gpuipc_buffer *buffer) {
 }
 
 /* Fills, seals, announces: until then the buffer is good for nobody and goes on any failure. */
-static int publish(const struct arguments *arguments, gpuipc_client *client, gpuipc_buffer *buffer, struct source *source,
-                   const struct stop *stop) {
+static int publish(const struct arguments *arguments, gpuipc_client *client, gpuipc_buffer *buffer,
+                   struct source *source, const struct stop *stop) {
         int r = fill(buffer, source, stop);
 
         if (r == EXIT_DONE && arguments_has(arguments, OPTION_SEAL))

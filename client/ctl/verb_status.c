@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include "connect.h"
-#include "json.h"
 #include "parse.h"
 #include "print.h"
 #include "proto/cleanup.h"
 #include "proto/schema.h"
+#include "rawjson.h"
 #include "report.h"
 #include "rows.h"
 #include "table.h"
@@ -35,8 +35,8 @@ static void figures_put(struct bytes *out, const gpuipc_status_info *status) {
 
         print_age(age, status->uptime_usec);
         line_put(out, "uptime", age);
-        (void)snprintf(text, sizeof(text), "%" PRId64 " buffers, %" PRId64 " leases, %" PRId64 " sessions", status->buffers,
-                       status->leases, status->sessions);
+        (void)snprintf(text, sizeof(text), "%" PRId64 " buffers, %" PRId64 " leases, %" PRId64 " sessions",
+                       status->buffers, status->leases, status->sessions);
         line_put(out, "now", text);
 }
 
@@ -52,23 +52,25 @@ static void features_put(struct bytes *out, const gpuipc_status_info *status) {
         bytes_deinit(&text);
 }
 
-static bool ends_with(const struct json_slice *slice, const char *end) {
+static bool ends_with(const struct rawjson_slice *slice, const char *end) {
         size_t n = strlen(end);
 
         return slice->n >= n && memcmp(slice->text + slice->n - n, end, n) == 0;
 }
 
-static bool contains(const struct json_slice *slice, const char *part) {
+static bool contains(const struct rawjson_slice *slice, const char *part) {
         return memmem(slice->text, slice->n, part, strlen(part)) != NULL;
 }
 
 /* A limit's value as people read it, by what its name says it counts. */
-static void limit_put(struct table *table, const struct json_slice *key, const struct json_slice *value, bool exact) {
+static void limit_put(struct table *table, const struct rawjson_slice *key, const struct rawjson_slice *value,
+                      bool exact) {
         char text[PRINT_MAX], name[128];
         int64_t number;
 
         (void)snprintf(name, sizeof(name), "%.*s", (int)(key->n < 127 ? key->n : 127), key->text);
-        (void)snprintf(text, sizeof(text), "%.*s", (int)(value->n < PRINT_MAX - 1 ? value->n : PRINT_MAX - 1), value->text);
+        (void)snprintf(text, sizeof(text), "%.*s", (int)(value->n < PRINT_MAX - 1 ? value->n : PRINT_MAX - 1),
+                       value->text);
         if (parse_number(text, &number) != 0)
                 number = -1;
         if (number == SCHEMA_INT_MAX)
@@ -84,11 +86,11 @@ static void limit_put(struct table *table, const struct json_slice *key, const s
 
 static void limits_put(struct page *page, const char *limits, int width) {
         static const struct table_column columns[] = { { "LIMIT", false, 8, 0 }, { "VALUE", true, 0, 0 } };
-        struct json_slice key, value;
+        struct rawjson_slice key, value;
         struct table table;
 
         table_init(&table, columns, ELEMENTSOF(columns));
-        while (limits && json_next(&limits, &key, &value))
+        while (limits && rawjson_next(&limits, &key, &value))
                 limit_put(&table, &key, &value, page->exact);
         if (table.n_rows > 0) {
                 bytes_append_char(&page->out, '\n');
@@ -131,13 +133,14 @@ int verb_status(const struct arguments *arguments) {
                 return r;
         page.socket = gpuipc_client_socket(client);
         if (json)
-                status = gpuipc_call_json(client, "io.gpuipc.Broker.GetStatus", NULL, 0, page_raw, &page.out, &error);
+                status = gpuipc_call_json(client, "io.gpuipc.Broker.GetStatus", NULL, 0, page_raw, &page.out,
+                                          &error);
         else
                 status = gpuipc_get_status(client, page_fill, &page, &error);
         if (status != GPUIPC_OK)
                 r = report_error(&error);
         else if (json)
-                r = json_print(&page.out);
+                r = rawjson_print(&page.out);
         else if (page.out.failed)
                 r = report_failure("out of memory");
         else if (fwrite(page.out.data, 1, page.out.n, stdout) > 0)

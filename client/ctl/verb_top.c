@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "connect.h"
-#include "json.h"
 #include "look.h"
 #include "print.h"
 #include "proto/cleanup.h"
+#include "rawjson.h"
 #include "report.h"
 #include "screen.h"
 
@@ -74,17 +74,18 @@ static int look_json(struct top *top) {
         gpuipc_error error;
         int r = EXIT_DONE;
 
-        if (gpuipc_call_json(top->client, "io.gpuipc.Broker.GetStatus", NULL, 0, status_collect, &out, &error) != GPUIPC_OK)
+        if (gpuipc_call_json(top->client, "io.gpuipc.Broker.GetStatus", NULL, 0, status_collect, &out, &error) !=
+            GPUIPC_OK)
                 r = report_error(&error);
         bytes_append_str(&out, ",\"leases\":");
         if (r == EXIT_DONE)
-                r = json_collect(top->client, "io.gpuipc.Broker.List", NULL, "leases", &out);
+                r = rawjson_collect(top->client, "io.gpuipc.Broker.List", NULL, "leases", &out);
         bytes_append_str(&out, ",\"buffers\":");
         if (r == EXIT_DONE)
-                r = json_collect(top->client, "io.gpuipc.Broker.ListBuffers", NULL, "buffers", &out);
+                r = rawjson_collect(top->client, "io.gpuipc.Broker.ListBuffers", NULL, "buffers", &out);
         bytes_append_char(&out, '}');
         if (r == EXIT_DONE)
-                r = json_print(&out);
+                r = rawjson_print(&out);
         bytes_deinit(&out);
         return r;
 }

@@ -6,25 +6,42 @@
 
 #include "verbs.h"
 
-#define END { OPTION_END, 0, NULL, NULL, NULL }
+/* clang-format off: rows of tables */
+#define END                                                                                                       \
+        { OPTION_END, 0, NULL, NULL, NULL }
 
-#define BYTES { OPTION_BYTES, 'b', "bytes", NULL, "exact sizes instead of KiB, MiB and GiB" }
-#define BY_ID { OPTION_ID, 0, "id", NULL, "NAME is the id of a buffer" }
-#define JSON { OPTION_JSON, 'j', "json", NULL, "the protocol's own objects, as JSON" }
-#define UID { OPTION_UID, 'u', "uid", "UID", "only those of this user (a uid or a user's name)" }
-#define BY_NAME { OPTION_NAME, 'n', "name", "NAME", "only those of the buffer of this name" }
-#define WAIT_BYTES { OPTION_WAIT, 'w', "wait", "DURATION", "wait this long for quota or memory" }
-#define WAIT_NAME { OPTION_WAIT, 'w', "wait", "DURATION", "wait this long for the name to appear" }
-#define OWNER { OPTION_OWNER, 0, "owner", "UID", "whose buffer is wanted: a user, or \"any\" (default: one's own or root's)" }
-#define DEVICE { OPTION_DEVICE, 0, "device", "UUID", "the device it lies on: a UUID or \"host\"" }
-#define MODE { OPTION_MODE, 'm', "mode", "MODE", "who else may open it, as for files: r reads, w writes (default 0600)" }
-#define META { OPTION_META, 0, "meta", "JSON", "a JSON object that travels with the buffer, at most 4 KiB" }
-#define LABEL { OPTION_LABEL, 'l', "label", "TEXT", "shown in lists beside the lease" }
-#define KEEP { OPTION_KEEP, 'k', "keep", "DURATION", "keep the buffer this long once its last lease has ended" }
-#define DETACH { OPTION_DETACH, 0, "detach", NULL, "leave at once; the buffer stays as long as --keep says" }
+#define BYTES                                                                                                     \
+        { OPTION_BYTES, 'b', "bytes", NULL, "exact sizes instead of KiB, MiB and GiB" }
+#define BY_ID                                                                                                     \
+        { OPTION_ID, 0, "id", NULL, "NAME is the id of a buffer" }
+#define BY_NAME                                                                                                   \
+        { OPTION_NAME, 'n', "name", "NAME", "only those of the buffer of this name" }
+#define DETACH                                                                                                    \
+        { OPTION_DETACH, 0, "detach", NULL, "leave at once; the buffer stays as long as --keep says" }
+#define DEVICE                                                                                                    \
+        { OPTION_DEVICE, 0, "device", "UUID", "the device it lies on: a UUID or \"host\"" }
+#define JSON                                                                                                      \
+        { OPTION_JSON, 'j', "json", NULL, "the protocol's own objects, as JSON" }
+#define KEEP                                                                                                      \
+        { OPTION_KEEP, 'k', "keep", "DURATION", "keep the buffer this long once its last lease has ended" }
+#define LABEL                                                                                                     \
+        { OPTION_LABEL, 'l', "label", "TEXT", "shown in lists beside the lease" }
+#define META                                                                                                      \
+        { OPTION_META, 0, "meta", "JSON", "a JSON object that travels with the buffer, at most 4 KiB" }
+#define MODE                                                                                                      \
+        { OPTION_MODE, 'm', "mode", "MODE", "who else may open it: r reads, w writes (default 0600)" }
+#define OWNER                                                                                                     \
+        { OPTION_OWNER, 0, "owner", "UID", "whose buffer: a user, or \"any\" (default: one's own or root's)" }
+#define UID                                                                                                       \
+        { OPTION_UID, 'u', "uid", "UID", "only those of this user (a uid or a user's name)" }
+#define WAIT_BYTES                                                                                                \
+        { OPTION_WAIT, 'w', "wait", "DURATION", "wait this long for quota or memory" }
+#define WAIT_NAME                                                                                                 \
+        { OPTION_WAIT, 'w', "wait", "DURATION", "wait this long for the name to appear" }
 
 const struct option_row common_options[] = {
-        { OPTION_SOCKET, 's', "socket", "PATH", "the daemon's socket (default: $GPUIPC_SOCKET, else the system's)" },
+        { OPTION_SOCKET, 's', "socket", "PATH",
+          "the daemon's socket (default: $GPUIPC_SOCKET, else the system's)" },
         { OPTION_HELP, 'h', "help", NULL, "this text" },
         END,
 };
@@ -44,27 +61,42 @@ static const struct option_row list_options[] = {
 
 static const struct option_row put_options[] = {
         { OPTION_SIZE, 0, "size", "SIZE", "how much comes from a pipe or device, which then need not be spooled" },
-        MODE, KEEP, DETACH,
+        MODE,
+        KEEP,
+        DETACH,
         { OPTION_SEAL, 0, "seal", NULL, "let nobody open it for writing once it is filled" },
-        META, LABEL, DEVICE, WAIT_BYTES, END,
+        META,
+        LABEL,
+        DEVICE,
+        WAIT_BYTES,
+        END,
 };
 
 static const struct option_row get_options[] = {
         WAIT_NAME,
-        { OPTION_SEALED, 0, "sealed", NULL, "wait until it is sealed, and so complete (put --seal); bounded by --wait" },
-        OWNER, BY_ID, LABEL, END,
+        { OPTION_SEALED, 0, "sealed", NULL,
+          "wait until it is sealed, and so complete (put --seal); bounded by --wait" },
+        OWNER,
+        BY_ID,
+        LABEL,
+        END,
 };
 
 static const struct option_row alloc_options[] = {
         { OPTION_NAME, 'n', "name", "NAME", "its name: letters, digits and . _ / -, at most 128" },
-        MODE, KEEP, DETACH, META, LABEL, DEVICE,
+        MODE,
+        KEEP,
+        DETACH,
+        META,
+        LABEL,
+        DEVICE,
         { OPTION_HANDLE, 0, "handle", "KIND", "auto (default), memfd, cuda-fd or cuda-ipc" },
-        WAIT_BYTES, END,
+        WAIT_BYTES,
+        END,
 };
 
 static const struct option_row hold_options[] = {
-        { OPTION_RW, 0, "rw", NULL, "for writing too (default: read only)" },
-        WAIT_NAME, OWNER, BY_ID, LABEL, END,
+        { OPTION_RW, 0, "rw", NULL, "for writing too (default: read only)" }, WAIT_NAME, OWNER, BY_ID, LABEL, END,
 };
 
 static const struct option_row free_options[] = {
@@ -74,7 +106,8 @@ static const struct option_row free_options[] = {
 
 static const struct option_row watch_options[] = {
         { OPTION_SINCE, 0, "since", "N", "begin after event number N instead of now" },
-        JSON, END,
+        JSON,
+        END,
 };
 
 static const struct option_row top_options[] = {
@@ -83,45 +116,57 @@ static const struct option_row top_options[] = {
         { OPTION_COUNT, 'n', "count", "N", "end after N looks" },
         BYTES,
         { OPTION_NO_COLOR, 0, "no-color", NULL, "no colours; $NO_COLOR says the same" },
-        JSON, END,
+        JSON,
+        END,
 };
 
-#define HOLDS \
-        "Prints the buffer's id, name (- for none) and bytes on one line, then holds it until SIGINT or SIGTERM. "
+#define HOLDS                                                                                                     \
+        "Prints the buffer's id, name (- for none) and bytes on one line, then holds it until SIGINT "            \
+        "or SIGTERM. "
 
 const struct verb verbs[] = {
         { "list", "", "leases, or buffers: who holds what",
-          "Columns that do not fit the terminal are shortened, then left out; output to a file or pipe is never cut.",
+          "Columns that do not fit the terminal are shortened, then left out; output to a file or pipe is "
+          "never cut.",
           list_options, 0, 0, false, verb_list },
-        { "status", "", "the daemon, its devices, its figures and its limits", NULL, status_options, 0, 0, false, verb_status },
-        { "devices", "", "where memory comes from and how much of it is out", NULL, status_options, 0, 0, false, verb_devices },
+        { "status", "", "the daemon, its devices, its figures and its limits", NULL, status_options, 0, 0, false,
+          verb_status },
+        { "devices", "", "where memory comes from and how much of it is out", NULL, status_options, 0, 0, false,
+          verb_devices },
         { "put", "NAME FILE", "make a buffer of a file's contents and hold it",
-          HOLDS "FILE may be - for standard input. The name can be opened from the first moment, the contents are "
-          "complete when the line is printed; get --sealed waits for a put --seal.",
+          HOLDS "FILE may be - for standard input. The name can be opened from the first moment, the contents "
+                "are complete when the line is printed; get --sealed waits for a put --seal.",
           put_options, 2, 2, false, verb_put },
         { "get", "NAME [FILE]", "write a buffer's contents to a file, or to standard output",
           "FILE is replaced as a whole once everything is written, or not touched; - or none is standard output.",
           get_options, 1, 2, false, verb_get },
         { "alloc", "SIZE", "make an empty buffer and hold it",
-          HOLDS "SIZE is bytes, or has a unit: 64K, 2M, 1.5G (powers of 1024).", alloc_options, 1, 1, false, verb_alloc },
+          HOLDS "SIZE is bytes, or has a unit: 64K, 2M, 1.5G (powers of 1024).", alloc_options, 1, 1, false,
+          verb_alloc },
         { "hold", "NAME [-- COMMAND ...]", "hold an existing buffer, by itself or for a command",
           HOLDS "With a COMMAND nothing is printed: it runs with the buffer's descriptor as number 3 and with "
-          "GPUIPC_FD, GPUIPC_SIZE, GPUIPC_OFFSET, GPUIPC_BUFFER and GPUIPC_NAME set; its exit status is passed on.",
+                "GPUIPC_FD, GPUIPC_SIZE, GPUIPC_OFFSET, GPUIPC_BUFFER and GPUIPC_NAME set; its exit status is "
+                "passed on.",
           hold_options, 1, 1, true, verb_hold },
         { "free", "NAME|ID", "take the name away, end its keep, let nobody open it any more",
-          "What holders have they keep. A name is looked for first, then an id.", free_options, 1, 1, false, verb_free },
-        { "kick", "SESSION", "close another session of one's own uid; an administrator, any", NULL, no_options, 1, 1, false,
-          verb_kick },
+          "What holders have they keep. A name is looked for first, then an id.", free_options, 1, 1, false,
+          verb_free },
+        { "kick", "SESSION", "close another session of one's own uid; an administrator, any",
+          "Sessions are told by list --json. The leases of a process that lives on are draining until it ends.",
+          no_options, 1, 1, false, verb_kick },
         { "watch", "", "a line for each event, as it happens", NULL, watch_options, 0, 0, false, verb_watch },
         { "top", "", "a live view of devices and of who holds most",
-          "Keys: q quits, b and l show buffers and leases, the space bar looks at once. Without a terminal it is plain "
-          "text.",
+          "Keys: q quits, b and l show buffers and leases, the space bar looks at once. In bars # is brokered, % "
+          "draining and : not to be had. Without a terminal it is plain text.",
           top_options, 0, 0, false, verb_top },
-        { "metrics", "", "figures for Prometheus, in its text format", NULL, no_options, 0, 0, false, verb_metrics },
-        { "version", "", "versions of this command, its library and the daemon", NULL, no_options, 0, 0, false, verb_version },
+        { "metrics", "", "figures for Prometheus, in its text format", NULL, no_options, 0, 0, false,
+          verb_metrics },
+        { "version", "", "versions of this command, its library and the daemon", NULL, no_options, 0, 0, false,
+          verb_version },
         { "help", "[VERB]", "this list, or what a verb does", NULL, no_options, 0, 1, false, verb_help },
         { NULL, NULL, NULL, NULL, NULL, 0, 0, false, NULL },
 };
+/* clang-format on */
 
 const struct verb *verb_find(const char *name) {
         for (const struct verb *verb = verbs; verb->name; verb++)

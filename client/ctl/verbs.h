@@ -9,7 +9,7 @@
 /* What gpuipcctl answers to the shell. `hold NAME -- COMMAND` answers what the command did. */
 enum exit_code {
         EXIT_DONE = 0,
-        EXIT_REFUSED = 1,   /* refused by the daemon, or failed here */
+        EXIT_REFUSED = 1, /* refused by the daemon, or failed here */
         EXIT_BAD_USAGE = 2,
         EXIT_NO_DAEMON = 3, /* nobody answers at the socket, or the connection ended */
 };
@@ -62,7 +62,7 @@ struct verb {
         const char *details;  /* a paragraph for --help; NULL: none */
         const struct option_row *options;
         int min_operands, max_operands;
-        bool takes_command; /* what follows "--" is a command to run */
+        bool takes_command;                            /* what follows "--" is a command to run */
         int (*run)(const struct arguments *arguments); /* answers an exit code */
 };
 

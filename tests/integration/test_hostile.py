@@ -18,7 +18,7 @@ import unicodedata
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from actors import SLOWER, ActorTest, Load, Timing, in_child  # noqa: E402
+from actors import SLOWER, ActorTest, Load, Timing, churn, in_child  # noqa: E402
 from daemon import GPUIPCCTL, GPUIPCD_FAULT, ROOT, Daemon, open_fds, wait_for  # noqa: E402
 from rawclient import WAIT_S, RawClient, ReplyError  # noqa: E402
 
@@ -219,7 +219,9 @@ class Fields(ActorTest):
             with open("/proc/self/comm", "wb") as file:
                 file.write(b"\x1b[31m\n\xff\xfe\"x")
 
-        actor = self.actor(prepare=rename)
+        self.daemon.stop()
+        self.daemon = Daemon("--log-level=debug")
+        actor = self.actor(enter=rename)
         lease = actor.call("Allocate", {"size": 4096})["lease"]
         with self.client() as client:
             client.send_call("List")
@@ -634,8 +636,7 @@ class Loads(ActorTest):
             def load():
                 with RawClient(self.daemon.socket) as client:
                     while True:
-                        for _ in range(100):
-                            client.call("Release", {"lease": client.call("Allocate", {"size": 1})["lease"]})
+                        churn(client, 100)
                         yield
 
             with Load(load):
@@ -713,14 +714,12 @@ class Loads(ActorTest):
         self.assertLess(len(message), MESSAGE_MAX)
 
         def load():
-            clients = [RawClient(self.daemon.socket) for _ in range(8)]
-            while True:
-                for client in clients:
+            with RawClient(self.daemon.socket) as client:
+                while True:
                     client.send((message + b"\0") * 3)
-                for client in clients:
                     for _ in range(3):
                         assert client.read()["error"] == INVALID
-                yield
+                    yield
 
         self.assert_not_slowed(load)
 

@@ -31,10 +31,9 @@ class ScriptsTest(unittest.TestCase):
         lines = [line for line in read("Makefile").splitlines() if line.startswith("#   make")]
         told = {word for line in lines for word in line.removeprefix("#   make").split("  ")[0].split() if "=" not in word}
         self.assertTrue({"deps", "demo", "check", "fuzz", "bench", "lint", "valgrind", "install", "clean"} <= told, told)
-        for target in told - {"deps"}:
-            done = subprocess.run(["make", "--question", "--dry-run", target], cwd=ROOT, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True, check=False)
-            self.assertNotIn("No rule to make target", done.stdout, target)
+        done = subprocess.run(["make", "--question", "--dry-run", *sorted(told - {"deps"})], cwd=ROOT,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertNotIn("No rule to make target", done.stdout)
 
 
 if __name__ == "__main__":

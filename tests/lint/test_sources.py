@@ -15,7 +15,7 @@ from sources import ROOT, read  # noqa: E402
 FUNCTION_LINES = 70
 FILE_LINES = 450
 TEST_FILE_LINES = 700
-COLUMNS = 135
+COLUMNS = 140
 
 # Downwards only: a module includes its own layer and those before it. A new module needs a place here.
 LAYERS = (
@@ -26,7 +26,7 @@ LAYERS = (
     ("house", "house workplace"),
     ("ops", "grant ops ops_* request"),
     ("dispatch", "dispatch report wait"),
-    ("session", "hall process sender session"),
+    ("session", "farewell hall outbox process sender session"),
     ("listener", "listener"),
     ("config", "config config_*"),
     ("broker", "broker"),

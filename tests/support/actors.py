@@ -4,7 +4,6 @@ probe that measures what a bystander feels. Standard library only."""
 
 import os
 import pickle
-import select
 import signal
 import socket
 import statistics
@@ -107,6 +106,23 @@ def in_child(function, keep=(), **who):
     return unwrap(outcome)
 
 
+def churn(client, n=1, size=1):
+    """Buffers that come and go."""
+    for _ in range(n):
+        client.call("Release", {"lease": client.call("Allocate", {"size": size})["lease"]})
+        client.drop_fds()
+
+
+def status_as(path, **who):
+    """GetStatus from a process of another user."""
+
+    def ask():
+        with RawClient(path) as client:
+            return client.call("GetStatus")
+
+    return in_child(ask, **who)
+
+
 class RemoteClient:
     """A RawClient inside an actor: the same methods, as far as their results can travel."""
 
@@ -120,7 +136,7 @@ class RemoteClient:
 class Actor:
     """A process of its own. Its calls go over its first connection unless another is made with client()."""
 
-    def __init__(self, path, uid=None, gid=None, groups=(), inherit=None, prepare=None):
+    def __init__(self, path, uid=None, gid=None, groups=(), inherit=None, enter=None):
         self.path, self.first, self.n_clients = path, None, 0
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(WAIT_S * 2)
@@ -130,9 +146,9 @@ class Actor:
             clients[key] = RawClient(where)
 
         def main():
+            if enter:
+                enter()
             become(uid, gid, groups)
-            if prepare:
-                prepare()
             while True:
                 try:
                     key, name, args, kwargs = receive_object(theirs)
@@ -294,5 +310,3 @@ class ActorTest(DaemonTest):
         self.assertLessEqual(during.worst, worst_s * SLOWER, told)
 
 
-def readable(client, seconds):
-    return bool(select.select([client], [], [], seconds)[0])

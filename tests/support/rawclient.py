@@ -37,9 +37,7 @@ class RawClient:
 
     def close(self):
         self.socket.close()
-        for fd in self.fds:
-            os.close(fd)
-        self.fds = []
+        self.drop_fds()
 
     def fileno(self):
         return self.socket.fileno()
@@ -109,6 +107,10 @@ class RawClient:
             yield reply.get("parameters", {})
             if not reply.get("continues"):
                 return
+
+    def drop_fds(self):
+        while self.fds:
+            os.close(self.fds.pop())
 
     def take_fd(self):
         return self.fds.pop(0)

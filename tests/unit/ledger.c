@@ -47,7 +47,7 @@ void world_init(struct world *world, const struct limits *limits) {
 }
 
 void world_check(const struct world *world) {
-        ck_assert_msg(registry_check(&world->registry), "the books do not balance");
+        must(registry_check(&world->registry));
 }
 
 void world_deinit(struct world *world) {

@@ -12,6 +12,13 @@
 
 #define PAGE INT64_C(4096)
 
+/* As ck_assert(), without its note to the runner at every single check. */
+#define must(condition)                                                                                      \
+        do {                                                                                                 \
+                if (!(condition))                                                                            \
+                        ck_abort_msg("%s:%d: %s", __FILE__, __LINE__, #condition);                           \
+        } while (0)
+
 enum { ALICE = 1000, BOB = 1001, CAROL = 1002 };
 
 struct world {

@@ -12,7 +12,7 @@ struct model_buffer *model_find_buffer(struct model *model, uint64_t serial) {
 }
 
 void model_add_lease(struct model *model, struct buffer *buffer, struct lease *lease) {
-        ck_assert_uint_lt(model->n_leases, MODEL_MAX);
+        must(model->n_leases < MODEL_MAX);
         model->leases[model->n_leases++] = (struct model_lease){
                 .lease = lease,
                 .serial = lease->serial,
@@ -26,7 +26,7 @@ void model_add_lease(struct model *model, struct buffer *buffer, struct lease *l
 void model_add_buffer(struct model *model, struct buffer *buffer, struct lease *lease) {
         struct model_buffer *mine;
 
-        ck_assert_uint_lt(model->n_buffers, MODEL_MAX);
+        must(model->n_buffers < MODEL_MAX);
         mine = &model->buffers[model->n_buffers++];
         *mine = (struct model_buffer){
                 .buffer = buffer,
@@ -258,11 +258,11 @@ static void model_compare_lease(const struct model_lease *mine, const struct lea
                 [LEASE_PHASE_DRAINING] = MODEL_DRAINING,
         };
 
-        ck_assert_uint_eq(lease->serial, mine->serial);
-        ck_assert_uint_eq(lease->buffer->serial, mine->buffer);
-        ck_assert_int_eq(phases[lease->phase], mine->phase);
-        ck_assert_uint_eq(lease->client ? lease->client->serial : 0, mine->client);
-        ck_assert_ptr_eq(lease->holder, mine->holder);
+        must(lease->serial == mine->serial);
+        must(lease->buffer->serial == mine->buffer);
+        must(phases[lease->phase] == mine->phase);
+        must((lease->client ? lease->client->serial : 0) == mine->client);
+        must(lease->holder == mine->holder);
 }
 
 static void model_compare_buffer(const struct model *model, const struct model_buffer *mine,
@@ -271,16 +271,16 @@ static void model_compare_buffer(const struct model *model, const struct model_b
         int state = mine->retired ? BUFFER_DRAINING : model_uses(model, mine) ? BUFFER_LIVE : BUFFER_KEPT;
 
         buffer_describe(buffer, &info);
-        ck_assert_uint_eq(buffer->serial, mine->serial);
-        ck_assert_int_eq(buffer->phase == PHASE_RESERVED, mine->reserved);
-        ck_assert_str_eq(info.name ? info.name : "", mine->name);
-        ck_assert_int_eq(info.charged_uid, mine->payer);
-        ck_assert_int_eq(info.owner_uid, mine->owner);
-        ck_assert_int_eq(info.sealed, mine->sealed);
-        ck_assert_int_eq(info.leases, model_count(model, mine, MODEL_ACTIVE) + model_count(model, mine, MODEL_DRAINING));
-        ck_assert_int_eq(buffer->closing || !list_empty(&buffer->by_retiring), mine->retired && mine->open);
+        must(buffer->serial == mine->serial);
+        must((buffer->phase == PHASE_RESERVED) == mine->reserved);
+        must(strcmp(info.name ? info.name : "", mine->name) == 0);
+        must(info.charged_uid == mine->payer);
+        must(info.owner_uid == mine->owner);
+        must(info.sealed == mine->sealed);
+        must(info.leases == model_count(model, mine, MODEL_ACTIVE) + model_count(model, mine, MODEL_DRAINING));
+        must((buffer->closing || !list_empty(&buffer->by_retiring)) == (mine->retired && mine->open));
         if (!mine->reserved)
-                ck_assert_int_eq(info.state, state);
+                must(info.state == state);
 }
 
 static void model_compare_sums(const struct model *model, const struct world *world) {
@@ -289,18 +289,18 @@ static void model_compare_sums(const struct model *model, const struct world *wo
         const struct client *client;
         size_t position = 0;
 
-        ck_assert_int_eq(world->device.used_bytes, model_all_bytes(model, false, false));
-        ck_assert_int_eq(world->device.reserved_bytes, model_all_bytes(model, true, false));
-        ck_assert_int_eq(world->device.draining_bytes, model_all_bytes(model, false, true));
+        must(world->device.used_bytes == model_all_bytes(model, false, false));
+        must(world->device.reserved_bytes == model_all_bytes(model, true, false));
+        must(world->device.draining_bytes == model_all_bytes(model, false, true));
         while ((account = map_next(&registry->accounts.by_uid, &position))) {
-                ck_assert_int_eq(account->used_bytes, model_bytes(model, account->uid, false));
-                ck_assert_int_eq(account->reserved_bytes, model_bytes(model, account->uid, true));
-                ck_assert_int_eq(account->names, model_names(model, account->uid));
+                must(account->used_bytes == model_bytes(model, account->uid, false));
+                must(account->reserved_bytes == model_bytes(model, account->uid, true));
+                must(account->names == model_names(model, account->uid));
         }
         for (size_t i = 0; i < model->n_buffers; i++)
-                ck_assert_ptr_nonnull(account_find(&registry->accounts, model->buffers[i].payer));
+                must(account_find(&registry->accounts, model->buffers[i].payer) != NULL);
         list_for_each(client, &registry->clients, by_registry)
-                ck_assert_int_eq(client->bytes, model_session_bytes(model, client->serial));
+                must(client->bytes == model_session_bytes(model, client->serial));
 }
 
 void model_compare(struct model *model, const struct world *world) {
@@ -311,15 +311,15 @@ void model_compare(struct model *model, const struct world *world) {
 
         world_check(world);
         list_for_each(buffer, &registry->buffers, by_registry) {
-                ck_assert_uint_lt(n, model->n_buffers);
+                must(n < model->n_buffers);
                 model_compare_buffer(model, &model->buffers[n++], buffer);
         }
-        ck_assert_uint_eq(n, model->n_buffers);
+        must(n == model->n_buffers);
         n = 0;
         list_for_each(lease, &registry->leases, by_registry) {
-                ck_assert_uint_lt(n, model->n_leases);
+                must(n < model->n_leases);
                 model_compare_lease(&model->leases[n++], lease);
         }
-        ck_assert_uint_eq(n, model->n_leases);
+        must(n == model->n_leases);
         model_compare_sums(model, world);
 }

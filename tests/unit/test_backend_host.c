@@ -190,11 +190,11 @@ START_TEST(large_ones_are_made_in_steps) {
         struct backing *backing = NULL;
 
         n_fallocates = 0;
-        ck_assert_int_eq(allocate_step(64 * MIB + 1, &backing), BACKEND_MORE);
+        ck_assert_int_eq(allocate_step(8 * MIB + 1, &backing), BACKEND_MORE);
         ck_assert_ptr_nonnull(backing);
-        ck_assert_int_eq(pages_of(rw_of(backing)), 64 * MIB);
-        ck_assert_int_eq(allocate_step(64 * MIB + 1, &backing), 0);
-        ck_assert_int_eq(pages_of(rw_of(backing)), 64 * MIB + 4096);
+        ck_assert_int_eq(pages_of(rw_of(backing)), 8 * MIB);
+        ck_assert_int_eq(allocate_step(8 * MIB + 1, &backing), 0);
+        ck_assert_int_eq(pages_of(rw_of(backing)), 8 * MIB + 4096);
         ck_assert_int_eq(n_fallocates, 2);
         backend_host.close(backing);
 } END_TEST
@@ -202,14 +202,14 @@ START_TEST(large_ones_are_made_in_steps) {
 START_TEST(one_step_is_enough_up_to_its_size) {
         struct backing *backing = NULL;
 
-        ck_assert_int_eq(allocate_step(64 * MIB, &backing), 0);
+        ck_assert_int_eq(allocate_step(8 * MIB, &backing), 0);
         backend_host.close(backing);
 } END_TEST
 
 START_TEST(half_made_ones_can_be_closed) {
         struct backing *backing = NULL;
 
-        ck_assert_int_eq(allocate_step(65 * MIB, &backing), BACKEND_MORE);
+        ck_assert_int_eq(allocate_step(9 * MIB, &backing), BACKEND_MORE);
         backend_host.close(backing);
 } END_TEST
 
@@ -354,7 +354,7 @@ START_TEST(strangers_cannot_open_it_anew_for_writing) {
 /* In a mount namespace of its own, with nothing in /proc. */
 static int without_proc(int talk_fd, void *data) {
         (void)talk_fd;
-        if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 || mount("none", "/proc", "tmpfs", 0, NULL) < 0)
+        if (mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) < 0 || mount("none", "/proc", "tmpfs", 0, NULL) < 0)
                 return 1;
         if (backend_host.prepare(data, ACCESS_RO, &detail) != -ENOENT || backing_prepared(data, ACCESS_RO))
                 return 2;

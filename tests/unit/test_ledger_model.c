@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static unsigned fail_at;  /* the allocation that fails, counted from 1; 0: none */
+static unsigned fail_at; /* the allocation that fails, counted from 1; 0: none */
 static bool fail_fired, forbidden;
 
 static bool refuse(void) {
@@ -106,8 +106,8 @@ static struct model_lease *pick_lease(enum model_phase phase, bool of_reserved_b
         for (size_t i = 0; i < model.n_leases; i++) {
                 struct model_lease *lease = &model.leases[i];
 
-                if (lease->phase == phase && model_find_buffer(&model, lease->buffer)->reserved == of_reserved_buffer &&
-                    roll(++n) == 0)
+                if (lease->phase == phase &&
+                    model_find_buffer(&model, lease->buffer)->reserved == of_reserved_buffer && roll(++n) == 0)
                         found = lease;
         }
         return found;
@@ -159,7 +159,7 @@ static void step_client(void) {
         arm();
         r = registry_client_new(&world.registry, &peer, 1, &clients[i], &world.failure);
         disarm();
-        ck_assert_int_eq(r, fail_fired ? -ENOMEM : 0);
+        must(r == (fail_fired ? -ENOMEM : 0));
 }
 
 static void step_holder(void) {
@@ -205,17 +205,17 @@ static void step_allocate(void) {
         disarm();
         n_out_of_memory += fail_fired;
         if (fail_fired) {
-                ck_assert_int_eq(r, -ENOMEM);
+                must(r == -ENOMEM);
                 return;
         }
-        ck_assert_int_eq(r, expected);
+        must(r == expected);
         if (r == 0) {
                 model_add_buffer(&model, buffer, lease);
                 return;
         }
         n_refused++;
-        ck_assert(r == VERDICT_NAME_TAKEN || strcmp(world.failure.subject, scope) == 0);
-        ck_assert(world.never == !world.queue);
+        must(r == VERDICT_NAME_TAKEN || strcmp(world.failure.subject, scope) == 0);
+        must(world.never == !world.queue);
 }
 
 static void step_finish_allocate(void) {
@@ -246,18 +246,20 @@ static void step_open(void) {
 
         if (!target || !client)
                 return;
-        found = registry_find_openable(&world.registry, &client->peer, target->name[0] ? NULL : target->buffer->id->text,
-                                       target->name, SCHEMA_UNSET, ACCESS_RW, &sealed);
-        ck_assert_ptr_eq(found, target->freed || target->sealed ? NULL : target->buffer);
-        ck_assert_int_eq(sealed, target->sealed && !target->freed);
+        found = registry_find_openable(&world.registry, &client->peer,
+                                       target->name[0] ? NULL : target->buffer->id->text, target->name,
+                                       SCHEMA_UNSET, ACCESS_RW, &sealed);
+        must(found == (target->freed || target->sealed ? NULL : target->buffer));
+        must(sealed == (target->sealed && !target->freed));
         if (!found)
                 return;
         full = model_count_leases(&model, client, holder) >= world.registry.limits.leases_per_session;
         arm();
-        r = registry_open_reserve(&world.registry, client, holder, found, ACCESS_RW, "label", &lease, &world.failure);
+        r = registry_open_reserve(&world.registry, client, holder, found, ACCESS_RW, "label", &lease,
+                                  &world.failure);
         disarm();
         n_out_of_memory += fail_fired;
-        ck_assert_int_eq(r, full ? VERDICT_QUOTA_EXCEEDED : fail_fired ? -ENOMEM : 0);
+        must(r == (full ? VERDICT_QUOTA_EXCEEDED : fail_fired ? -ENOMEM : 0));
         if (r == 0)
                 model_add_lease(&model, found, lease);
 }
@@ -324,7 +326,7 @@ static void step_close(void) {
                         return;
                 backing_free(backing);
                 mine = model_find_buffer(&model, buffer->serial);
-                ck_assert(mine->retired && mine->open && !mine->handed_out);
+                must(mine->retired && mine->open && !mine->handed_out);
                 mine->handed_out = true;
                 return;
         }
@@ -345,10 +347,11 @@ static void step_time(void) {
         for (size_t i = 0; i < model.n_buffers; i++) {
                 const struct model_buffer *buffer = &model.buffers[i];
 
-                if (!buffer->retired && !buffer->freed && buffer->keep_until > model.now && buffer->keep_until < next)
+                if (!buffer->retired && !buffer->freed && buffer->keep_until > model.now &&
+                    buffer->keep_until < next)
                         next = buffer->keep_until;
         }
-        ck_assert_uint_eq(registry_expire(&world.registry, world.now_usec, world.monotonic_usec), next);
+        must(registry_expire(&world.registry, world.now_usec, world.monotonic_usec) == next);
 }
 
 static void step_reload(void) {
@@ -361,7 +364,7 @@ static void step_reload(void) {
         arm();
         r = registry_reload(&world.registry, &limits, &policy);
         disarm();
-        ck_assert_int_eq(r, fail_fired ? -ENOMEM : 0);
+        must(r == (fail_fired ? -ENOMEM : 0));
         if (r == 0)
                 model.trust_release = trust;
 }
@@ -376,8 +379,8 @@ static void step_cursor(struct cursor *cursor, uint64_t *last) {
                 *last = 0;
                 return;
         }
-        ck_assert_uint_gt(lease->serial, *last);
-        ck_assert_int_ne(lease->phase, LEASE_PHASE_RESERVED);
+        must(lease->serial > *last);
+        must(lease->phase != LEASE_PHASE_RESERVED);
         *last = lease->serial;
         cursor_step(cursor);
 }
@@ -393,8 +396,8 @@ static void count_events(void) {
                 n_opened += strcmp(kind, "opened") == 0;
                 n_released += strcmp(kind, "released") == 0;
         }
-        ck_assert_int_eq(world.registry.n_shown_buffers, n_created - n_freed);
-        ck_assert_int_eq(world.registry.n_leases, n_opened - n_released);
+        must(world.registry.n_shown_buffers == n_created - n_freed);
+        must(world.registry.n_leases == n_opened - n_released);
 }
 
 static void end_everything(void) {
@@ -414,7 +417,8 @@ static void end_everything(void) {
         }
         for (size_t i = 0; i < model.n_buffers; i++)
                 for (; model.buffers[i].n_pins > 0; model.buffers[i].n_pins--)
-                        registry_unpin(&world.registry, model.buffers[i].buffer, world.now_usec, world.monotonic_usec);
+                        registry_unpin(&world.registry, model.buffers[i].buffer, world.now_usec,
+                                       world.monotonic_usec);
         for (size_t i = 0; i < model.n_buffers; i++)
                 if (model.buffers[i].handed_out && model.buffers[i].open)
                         registry_retired(&world.registry, model.buffers[i].buffer, world.now_usec);
@@ -428,9 +432,10 @@ static void end_everything(void) {
 
 START_TEST(random_steps) {
         static void (*const steps[])(void) = {
-                step_client, step_holder, step_allocate, step_allocate, step_finish_allocate, step_finish_allocate,
-                step_open, step_open, step_finish_open, step_finish_open, step_release, step_release, step_rule,
-                step_pin, step_close, step_close, step_time, step_reload,
+                step_client,          step_holder,  step_allocate, step_allocate,    step_finish_allocate,
+                step_finish_allocate, step_open,    step_open,     step_finish_open, step_finish_open,
+                step_release,         step_release, step_rule,     step_pin,         step_close,
+                step_close,           step_time,    step_reload,
         };
         struct limits limits = small_limits();
         struct cursor cursor = { 0 };

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "json.h"
 #include "proto/cleanup.h"
 #include "proto/codec.h"
+#include "rawjson.h"
 #include "report.h"
 
 static const char *space_skip(const char *p) {
@@ -46,8 +46,8 @@ static const char *value_skip(const char *p) {
         return depth < 0 ? NULL : p;
 }
 
-bool json_next(const char **cursor, struct json_slice *ret_key, struct json_slice *ret_value) {
-        struct json_slice key, value;
+bool rawjson_next(const char **cursor, struct rawjson_slice *ret_key, struct rawjson_slice *ret_value) {
+        struct rawjson_slice key, value;
         const char *p = space_skip(*cursor), *end;
 
         if (*p != '{' && *p != ',')
@@ -56,7 +56,7 @@ bool json_next(const char **cursor, struct json_slice *ret_key, struct json_slic
         end = *p == '"' ? string_skip(p) : NULL;
         if (!end)
                 return false;
-        key = (struct json_slice){ p + 1, (size_t)(end - p) - 2 };
+        key = (struct rawjson_slice){ p + 1, (size_t)(end - p) - 2 };
         p = space_skip(end);
         if (*p != ':')
                 return false;
@@ -64,22 +64,22 @@ bool json_next(const char **cursor, struct json_slice *ret_key, struct json_slic
         end = value_skip(p);
         if (!end)
                 return false;
-        value = (struct json_slice){ p, (size_t)(end - p) };
+        value = (struct rawjson_slice){ p, (size_t)(end - p) };
         *cursor = end;
         *ret_key = key;
         *ret_value = value;
         return true;
 }
 
-bool json_is(const struct json_slice *slice, const char *text) {
+bool rawjson_is(const struct rawjson_slice *slice, const char *text) {
         return slice->n == strlen(text) && memcmp(slice->text, text, slice->n) == 0;
 }
 
-bool json_member(const char *object, const char *name, struct json_slice *ret_value) {
-        struct json_slice key, value;
+bool rawjson_member(const char *object, const char *name, struct rawjson_slice *ret_value) {
+        struct rawjson_slice key, value;
 
-        while (json_next(&object, &key, &value)) {
-                if (!json_is(&key, name))
+        while (rawjson_next(&object, &key, &value)) {
+                if (!rawjson_is(&key, name))
                         continue;
                 *ret_value = value;
                 return true;
@@ -95,11 +95,11 @@ struct collector {
 
 static int collect_page(const char *parameters, void *data) {
         struct collector *collector = data;
-        struct json_slice array;
+        struct rawjson_slice array;
         const char *body;
         size_t n;
 
-        if (!json_member(parameters, collector->member, &array) || array.n < 2 || array.text[0] != '[') {
+        if (!rawjson_member(parameters, collector->member, &array) || array.n < 2 || array.text[0] != '[') {
                 collector->bad = true;
                 return 1;
         }
@@ -114,7 +114,8 @@ static int collect_page(const char *parameters, void *data) {
         return 0;
 }
 
-int json_collect(gpuipc_client *client, const char *method, const char *parameters, const char *member, struct bytes *out) {
+int rawjson_collect(gpuipc_client *client, const char *method, const char *parameters, const char *member,
+                    struct bytes *out) {
         struct collector collector = { member, out, false, false };
         gpuipc_error error;
 
@@ -127,7 +128,7 @@ int json_collect(gpuipc_client *client, const char *method, const char *paramete
         return EXIT_DONE;
 }
 
-int json_filter(const struct arguments *arguments, struct bytes *out) {
+int rawjson_filter(const struct arguments *arguments, struct bytes *out) {
         const char *name = arguments->values[OPTION_NAME];
         int64_t uid = -1;
         char text[32];
@@ -148,7 +149,7 @@ int json_filter(const struct arguments *arguments, struct bytes *out) {
         return out->failed ? report_failure("out of memory") : EXIT_DONE;
 }
 
-int json_print(struct bytes *text) {
+int rawjson_print(struct bytes *text) {
         bytes_append_char(text, '\n');
         if (text->failed)
                 return report_failure("out of memory");
