@@ -133,7 +133,8 @@ int registry_use_descriptors(struct registry *registry, int64_t n, struct failur
         return r;
 }
 
-int registry_extend_descriptors(struct registry *registry, struct buffer *buffer, int64_t total, struct failure *failure) {
+int registry_extend_descriptors(struct registry *registry, struct buffer *buffer, int64_t total,
+                                struct failure *failure) {
         int64_t more = total - buffer->n_descriptors;
         int r;
 

@@ -117,8 +117,11 @@ static void session_mark_gone(struct session *session) {
 static void session_flush(struct session *session) {
         int r = outbox_flush(&session->outbox);
 
-        if (r < 0 && r != -EAGAIN)
-                session_mark_gone(session);
+        if (r == 0 || r == -EAGAIN)
+                return;
+        if (r != -EPIPE && r != -ECONNRESET && !session->why)
+                session->why = "output could not be written"; /* the peer may live, and would wait for it */
+        session_mark_gone(session);
 }
 
 static bool session_send(void *arg, const struct bytes *message, int fd, struct buffer *pinned) {

@@ -22,7 +22,7 @@ static const struct option_row *row_find(const struct option_row *rows, const ch
 }
 
 static const struct option_row *option_find(const struct verb *verb, const char *name, size_t n, char letter) {
-        const struct option_row *row = verb ? row_find(verb->options, name, n, letter) : NULL;
+        const struct option_row *row = row_find(verb ? verb->options : lone_options, name, n, letter);
 
         return row ? row : row_find(common_options, name, n, letter);
 }
@@ -52,10 +52,6 @@ static int split_long(struct splitter *in, const char *text) {
         size_t n = equals ? (size_t)(equals - text) : strlen(text);
         const struct option_row *row = option_find(in->out->verb, text, n, 0);
 
-        if (!in->out->verb && strcmp(text, "version") == 0) {
-                in->out->version = true;
-                return EXIT_DONE;
-        }
         if (!row && !in->out->verb)
                 return report_usage(NULL, "unknown option --%.*s; a verb's own options follow the verb", (int)n,
                                     text);

@@ -17,7 +17,7 @@ struct arguments {
         const char *operands[ARGUMENTS_OPERANDS_MAX + 1];
         int n_operands;
         char **command; /* after "--", NULL-ended; NULL: none */
-        bool help, version;
+        bool help;
 };
 
 /* EXIT_DONE, or EXIT_BAD_USAGE after saying why on stderr. `verb` is NULL when none was given. */

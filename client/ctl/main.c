@@ -9,12 +9,12 @@
 #include "report.h"
 #include "usage.h"
 
-/* A descriptor opened later must not become standard output. */
+/* A descriptor opened later must not become one of the standard three; using one that was closed stays an error. */
 static void standard_open(void) {
         int fd;
 
         do
-                fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+                fd = open("/dev/null", O_CLOEXEC | (fcntl(STDIN_FILENO, F_GETFD) < 0 ? O_WRONLY : O_RDONLY));
         while (fd >= 0 && fd <= STDERR_FILENO);
         if (fd >= 0)
                 (void)close(fd);
@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
                         usage_overview(stdout);
                 return report_flush();
         }
-        if (arguments.version)
+        if (arguments_has(&arguments, OPTION_VERSION))
                 arguments.verb = verb_find("version");
         if (!arguments.verb) {
                 usage_overview(stderr);

@@ -83,6 +83,8 @@ void usage_overview(FILE *to) {
         }
         (void)fputs("\nOptions of every verb:\n", to);
         options_print(to, common_options);
+        (void)fputs("\nOption without a verb:\n", to);
+        options_print(to, lone_options);
         (void)fputs("\nExit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon.\n"
                     "More: gpuipcctl VERB --help, gpuipcctl(1)\n",
                     to);

@@ -46,6 +46,11 @@ const struct option_row common_options[] = {
         END,
 };
 
+const struct option_row lone_options[] = {
+        { OPTION_VERSION, 'V', "version", NULL, "as the verb version" },
+        END,
+};
+
 static const struct option_row no_options[] = { END };
 static const struct option_row status_options[] = { BYTES, JSON, END };
 

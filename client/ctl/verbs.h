@@ -40,6 +40,7 @@ enum option_id {
         OPTION_SIZE,
         OPTION_SOCKET,
         OPTION_UID,
+        OPTION_VERSION,
         OPTION_WAIT,
         OPTION_WATCH,
         N_OPTIONS,
@@ -67,7 +68,8 @@ struct verb {
 };
 
 extern const struct verb verbs[]; /* ended by a verb without a name */
-extern const struct option_row common_options[];
+extern const struct option_row common_options[]; /* of every verb */
+extern const struct option_row lone_options[];   /* without a verb */
 
 /* NULL when there is none of that name. */
 const struct verb *verb_find(const char *name);

@@ -81,8 +81,15 @@ EXPORTED void *calloc(size_t n, size_t size) {
         return shim_fails(F_CALLOC) ? NULL : shim_count(__libc_calloc(n, size));
 }
 
+/* libuv aborts when the table of what it polls cannot grow, whatever its user does. */
+static int shim_from_libuv(const void *caller) {
+        Dl_info info;
+
+        return dladdr(caller, &info) && info.dli_fname && strstr(info.dli_fname, "/libuv.");
+}
+
 EXPORTED void *realloc(void *pointer, size_t size) {
-        if (shim_fails(F_REALLOC))
+        if (!shim_from_libuv(__builtin_return_address(0)) && shim_fails(F_REALLOC))
                 return NULL;
         return pointer ? __libc_realloc(pointer, size) : shim_count(__libc_realloc(NULL, size));
 }

@@ -15,7 +15,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from daemon import BUILD, Daemon, open_fds, wait_for  # noqa: E402
+from daemon import BUILD, GPUIPCD_FAULT, Daemon, open_fds, wait_for  # noqa: E402
 from rawclient import WAIT_S, RawClient, ReplyError  # noqa: E402
 
 SHIM = f"{BUILD}/tests/fault/shim.so"
@@ -167,13 +167,20 @@ def live(path, talk):
     signal.pause()
 
 
-@unittest.skipIf(os.environ.get("GPUIPC_SANITIZER"), "a sanitizer has its own hold on malloc, which a preloaded one would break")
-class FailureTest(unittest.TestCase):
+WITHOUT_SANITIZER = unittest.skipIf(os.environ.get("GPUIPC_SANITIZER"),
+                                     "a sanitizer has its own hold on malloc, which a preloaded one would break")
+
+
+@WITHOUT_SANITIZER
+class FailureCase(unittest.TestCase):
+    program = None
+    environment = {}
+
     def setUp(self):
         self.fds_before = open_fds()
         self.shim = Shim()
         # A ring of events so short that whatever happened before is forgotten after one buffer's life.
-        self.daemon = Daemon("--events-max", "4", environment=self.shim.environment())
+        self.daemon = Daemon("--events-max", "4", program=self.program, environment={**self.environment, **self.shim.environment()})
         self.live_before = None
 
     def tearDown(self):
@@ -239,6 +246,8 @@ class FailureTest(unittest.TestCase):
             print(f"{function}: {n - 1} calls failed with {errno.errorcode[error]}", flush=True)
             self.assertGreater(n, 1, "it was never called")
 
+
+class FailureTest(FailureCase):
     def test_malloc(self):
         self.fail_each("malloc", errno.ENOMEM)
 
@@ -281,8 +290,69 @@ class FailureTest(unittest.TestCase):
     def test_getsockopt(self):
         self.fail_each("getsockopt", errno.ENOBUFS, errno.EMFILE)
 
+
+
+class OlderKernelFailureTest(FailureCase):
+    """Processes are found by their numbers, as before Linux 6.5 and 6.16."""
+
+    program = GPUIPCD_FAULT
+    environment = {"GPUIPC_FAULT_ABSENT": "SO_PEERPIDFD,SO_PASSPIDFD"}
+
     def test_pidfd_open(self):
         self.fail_each("pidfd_open", errno.EMFILE)
+
+
+@WITHOUT_SANITIZER
+class StartTest(unittest.TestCase):
+    """What fails while the daemon starts either does not matter or ends it in words."""
+
+    def start_each(self, function, error, step=1):
+        shim = Shim()
+        try:
+            for n in range(1, MOST, step):
+                shim.arm(function, n, error)
+                ended = self.start(shim, function)
+                if not shim.disarm(function):
+                    break
+                if ended:
+                    status, log = ended
+                    self.assertGreater(status, 0, f"{function} number {n}: {log}")
+                    self.assertRegex(log, r"(?m)^(gpuipcd:|\S+ error) .*\S", f"{function} number {n}")
+            else:
+                self.fail(f"{MOST} calls of {function} and no end")
+            print(f"{function}: {n - 1} calls failed", flush=True)
+        finally:
+            shim.close()
+
+    def start(self, shim, function):
+        """None when it serves, and stops as it should; else (status, log)."""
+        daemon = Daemon(environment=shim.environment(), wait=False)
+        try:
+            daemon.wait_notified("READY=1")
+        except AssertionError:
+            return daemon.wait_end()
+        shim.disarm(function)
+        daemon.status()
+        daemon.stop()
+        return None
+
+    def test_malloc(self):
+        self.start_each("malloc", errno.ENOMEM)
+
+    def test_calloc(self):
+        self.start_each("calloc", errno.ENOMEM)
+
+    def test_realloc(self):
+        self.start_each("realloc", errno.ENOMEM)
+
+    def test_open(self):
+        self.start_each("open", errno.EMFILE)
+
+    def test_fcntl(self):
+        self.start_each("fcntl", errno.EINVAL)
+
+    def test_epoll_ctl(self):
+        self.start_each("epoll_probe", errno.ENOSPC)
 
 
 if __name__ == "__main__":

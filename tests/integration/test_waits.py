@@ -483,7 +483,7 @@ class Charges(ActorTest):
         other = self.actor(BOB)
         told = self.refused("QuotaExceeded", other.call, "Allocate", {"size": 4096})
         self.assertEqual(told, {"scope": "bytes_per_uid", "limit": 8 * MIB, "used": 10 * MIB, "asked": 4096})
-        self.assertEqual(self.daemon.status()["devices"][0]["brokered_bytes"] // MIB, 10)
+        wait_for(lambda: self.daemon.status()["devices"][0]["brokered_bytes"] == 10 * MIB, "the owner's bytes to be back")
         bob.signal(signal.SIGCONT)
         bob.kill()
         wait_for(lambda: self.buffer() is None, "the buffer to go with its last holder")

@@ -166,8 +166,8 @@ struct buffer *world_allocate(struct world *world, struct client *client, struct
         struct lease *lease;
         int r;
 
-        r = registry_allocate_reserve(registry, client, holder, spec, &buffer, &lease, &world->never, &world->queue,
-                                      &world->failure);
+        r = registry_allocate_reserve(registry, client, holder, spec, &buffer, &lease, &world->never,
+                                      &world->queue, &world->failure);
         ck_assert_msg(r == 0, "%d: %s", r, world->failure.subject);
         world_check(world);
         registry_allocate_commit(registry, buffer, backing_new(world), world->now_usec);
@@ -176,7 +176,8 @@ struct buffer *world_allocate(struct world *world, struct client *client, struct
         return buffer;
 }
 
-struct lease *world_open(struct world *world, struct client *client, struct holder *holder, struct buffer *buffer) {
+struct lease *world_open(struct world *world, struct client *client, struct holder *holder,
+                         struct buffer *buffer) {
         struct registry *registry = &world->registry;
         struct lease *lease;
 
@@ -201,8 +202,8 @@ int world_try(struct world *world, struct client *client, struct holder *holder,
         int r;
 
         world->failure = (struct failure){ 0 };
-        r = registry_allocate_reserve(registry, client, holder, spec, &buffer, &lease, &world->never, &world->queue,
-                                      &world->failure);
+        r = registry_allocate_reserve(registry, client, holder, spec, &buffer, &lease, &world->never,
+                                      &world->queue, &world->failure);
         world_check(world);
         if (r != 0) {
                 ck_assert(!buffer && !lease);
@@ -223,8 +224,9 @@ const char *world_news(struct world *world) {
 
                 ck_assert_ptr_nonnull(event);
                 ck_assert_int_eq(event->sequence, world->seen);
-                n += (size_t)snprintf(world->news + n, sizeof(world->news) - n, "%s%s%s%s", n ? " " : "", event->kind,
-                                      event->has_lease ? ":" : "", event->has_lease ? event->lease.id : "");
+                n += (size_t)snprintf(world->news + n, sizeof(world->news) - n, "%s%s%s%s", n ? " " : "",
+                                      event->kind, event->has_lease ? ":" : "",
+                                      event->has_lease ? event->lease.id : "");
                 ck_assert_uint_lt(n, sizeof(world->news));
         }
         return world->news;

@@ -113,8 +113,8 @@ void model_free(struct model *model, struct model_buffer *buffer) {
         buffer->name[0] = '\0';
 }
 
-static size_t model_count(const struct model *model, const struct model_buffer *buffer, enum model_phase phase) {
-        size_t n = 0;
+static int64_t model_count(const struct model *model, const struct model_buffer *buffer, enum model_phase phase) {
+        int64_t n = 0;
 
         for (size_t i = 0; i < model->n_leases; i++)
                 n += model->leases[i].buffer == buffer->serial && model->leases[i].phase == phase;

@@ -173,8 +173,9 @@ START_TEST(one_sees_one_s_own_and_what_one_may_open) {
                 bool admin, overflow;
                 const char *seen; /* of each of the six */
         } cases[] = {
-                { ALICE, false, false, "yyyyny" }, { BOB, false, false, "nnyynn" }, { CAROL, false, false, "nnnynn" },
-                { CAROL, true, false, "yyyyyy" },  { ALICE, false, true, "nnnynn" },
+                { ALICE, false, false, "yyyyny" }, { BOB, false, false, "nnyynn" },
+                { CAROL, false, false, "nnnynn" }, { CAROL, true, false, "yyyyyy" },
+                { ALICE, false, true, "nnnynn" },
         };
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
                 for (int64_t k = 1; k <= 6; k++)

@@ -56,7 +56,7 @@ static void *test_reallocarray(void *p, size_t n, size_t size) {
 
 #include "ledger_model.h"
 
-enum { N_CLIENTS = 6, N_HOLDERS = 6, STEPS = 4000 };
+enum { N_CLIENTS = 6, N_HOLDERS = 6, STEPS = 10000 };
 
 static struct world world;
 static struct model model;
@@ -457,10 +457,10 @@ START_TEST(random_steps) {
         }
         cursor_deinit(&cursor);
         /* The walk went where it should. */
-        ck_assert_int_gt(n_freed, 50);
-        ck_assert_int_gt(n_released, 100);
-        ck_assert_int_gt(n_refused, 20);
-        ck_assert_int_gt(n_out_of_memory, 30);
+        ck_assert_int_gt(n_freed, 150);
+        ck_assert_int_gt(n_released, 250);
+        ck_assert_int_gt(n_refused, 100);
+        ck_assert_int_gt(n_out_of_memory, 100);
         end_everything();
         world_deinit(&world);
 }

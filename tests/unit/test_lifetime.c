@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long a buffer lives, who pays for it, and what is told of it. */
+/* How long a buffer lives, and what is told of it. */
 #include "ledger.h"
 
 static struct world world;
@@ -366,8 +366,10 @@ START_TEST(free_takes_name_and_keep_away) {
         expect_news("created opened:l1 opened:l2 unnamed");
         ck_assert(world.registry.room);
         ck_assert_int_eq(buffer->phase, PHASE_LIVE);
-        ck_assert_ptr_null(registry_find_openable(&world.registry, peer, "b1", NULL, SCHEMA_UNSET, ACCESS_RO, &sealed));
-        ck_assert_ptr_null(registry_find_openable(&world.registry, peer, NULL, "a", SCHEMA_UNSET, ACCESS_RO, &sealed));
+        ck_assert_ptr_null(
+                registry_find_openable(&world.registry, peer, "b1", NULL, SCHEMA_UNSET, ACCESS_RO, &sealed));
+        ck_assert_ptr_null(
+                registry_find_openable(&world.registry, peer, NULL, "a", SCHEMA_UNSET, ACCESS_RO, &sealed));
         ck_assert_ptr_eq(registry_find_buffer(&world.registry, "b1", NULL), buffer);
         ck_assert_ptr_nonnull(registry_find_lease(&world.registry, consumer, "l2"));
 
@@ -553,123 +555,6 @@ START_TEST(a_session_ends_with_reservations) {
 }
 END_TEST
 
-START_TEST(the_owner_pays_while_it_holds_a_lease) {
-        struct buffer *buffer = allocate(NULL, 0);
-        struct lease *lease = world_open(&world, consumer, child, buffer), *owners;
-        struct buffer_info info;
-
-        ck_assert_int_eq(used_by(ALICE), 10 * PAGE);
-        world.registry.room = false;
-        world_release(&world, buffer->first);
-        ck_assert(world.registry.room);
-        ck_assert_int_eq(used_by(ALICE), 0);
-        ck_assert_int_eq(used_by(BOB), 10 * PAGE);
-        buffer_describe(buffer, &info);
-        ck_assert_int_eq(info.charged_uid, BOB);
-        ck_assert_int_eq(info.owner_uid, ALICE);
-
-        /* The owner comes back. */
-        owners = world_open(&world, producer, parent, buffer);
-        ck_assert_int_eq(used_by(ALICE), 10 * PAGE);
-        world_release(&world, owners);
-        ck_assert_int_eq(used_by(BOB), 10 * PAGE);
-
-        world_release(&world, lease);
-        ck_assert_int_eq(used_by(BOB), 10 * PAGE);
-        ck_assert_int_eq(world_close_memory(&world), 1);
-        ck_assert_int_eq(used_by(BOB), 0);
-}
-END_TEST
-
-START_TEST(the_owner_pays_while_it_drains) {
-        struct buffer *buffer = allocate(NULL, 0);
-
-        world_open(&world, consumer, child, buffer);
-        end_session(&producer);
-        ck_assert_int_eq(used_by(ALICE), 10 * PAGE);
-        end_process(&parent);
-        ck_assert_int_eq(used_by(BOB), 10 * PAGE);
-        end_session(&consumer);
-        ck_assert_int_eq(world_close_memory(&world), 1);
-        ck_assert_int_eq(used_by(BOB), 10 * PAGE);
-}
-END_TEST
-
-START_TEST(the_owner_pays_while_it_holds_a_name) {
-        struct buffer *buffer = allocate("a", 0);
-
-        world_open(&world, consumer, child, buffer);
-        world_release(&world, buffer->first);
-        ck_assert_int_eq(used_by(ALICE), 10 * PAGE);
-        world.registry.room = false;
-        registry_free(&world.registry, buffer, world.now_usec, world.monotonic_usec);
-        ck_assert_int_eq(used_by(ALICE), 0);
-        ck_assert_int_eq(used_by(BOB), 10 * PAGE);
-        ck_assert(world.registry.room);
-}
-END_TEST
-
-START_TEST(the_owner_pays_while_its_keep_runs) {
-        struct buffer *buffer = allocate(NULL, 500);
-        struct lease *lease = world_open(&world, consumer, child, buffer);
-
-        /* It has not begun while the consumer holds. */
-        world_release(&world, buffer->first);
-        ck_assert_int_eq(used_by(BOB), 10 * PAGE);
-        world_release(&world, lease);
-        ck_assert_int_eq(buffer->phase, PHASE_KEPT);
-        ck_assert_int_eq(used_by(ALICE), 10 * PAGE);
-
-        lease = world_open(&world, consumer, child, buffer);
-        ck_assert_int_eq(used_by(ALICE), 10 * PAGE);
-        pass(500);
-        world.registry.room = false;
-        expire();
-        ck_assert_int_eq(used_by(ALICE), 0);
-        ck_assert_int_eq(used_by(BOB), 10 * PAGE);
-        ck_assert(world.registry.room);
-        world_release(&world, lease);
-}
-END_TEST
-
-START_TEST(the_oldest_holder_pays_even_over_its_limit) {
-        struct client *third = world_client(&world, CAROL);
-        struct holder *holder = world_holder(&world, CAROL);
-        struct limits limits = world_limits();
-        struct policy policy = { .trust_release = true };
-        struct buffer_spec spec = world_spec(&world, 8 * PAGE, NULL);
-        struct buffer *buffer = allocate(NULL, 0);
-        struct lease *lease;
-
-        limits.bytes_per_uid = 10 * PAGE;
-        ck_assert_int_eq(registry_reload(&world.registry, &limits, &policy), 0);
-        world_allocate(&world, consumer, child, &spec);
-        lease = world_open(&world, consumer, child, buffer);
-        world_open(&world, third, holder, buffer);
-        world_release(&world, buffer->first);
-        ck_assert_int_eq(used_by(BOB), 18 * PAGE);
-        ck_assert_int_eq(used_by(CAROL), 0);
-        world_release(&world, lease);
-        ck_assert_int_eq(used_by(BOB), 8 * PAGE);
-        ck_assert_int_eq(used_by(CAROL), 10 * PAGE);
-        world_exit(&world, holder);
-        world_end(&world, third);
-}
-END_TEST
-
-START_TEST(a_sessions_bytes_hang_on_its_own_first_lease) {
-        struct buffer *buffer = allocate(NULL, 0);
-
-        world_open(&world, consumer, child, buffer);
-        world_open(&world, producer, parent, buffer);
-        ck_assert_int_eq(producer->bytes, 10 * PAGE);
-        ck_assert_int_eq(consumer->bytes, 0);
-        world_release(&world, buffer->first);
-        ck_assert_int_eq(producer->bytes, 0);
-        ck_assert_int_eq(producer->n_leases, 1);
-}
-END_TEST
-
 /* A process cannot make draining leases without end by coming back again and again. */
 START_TEST(drainers_count_as_leases_of_their_process) {
         struct limits limits = world_limits();
@@ -740,12 +625,6 @@ int main(void) {
         tcase_add_test(tcase, a_cancelled_allocation_is_as_if_it_never_was);
         tcase_add_test(tcase, cancelled_with_memory_stays_reserved_until_closed);
         tcase_add_test(tcase, a_session_ends_with_reservations);
-        tcase_add_test(tcase, the_owner_pays_while_it_holds_a_lease);
-        tcase_add_test(tcase, the_owner_pays_while_it_drains);
-        tcase_add_test(tcase, the_owner_pays_while_it_holds_a_name);
-        tcase_add_test(tcase, the_owner_pays_while_its_keep_runs);
-        tcase_add_test(tcase, the_oldest_holder_pays_even_over_its_limit);
-        tcase_add_test(tcase, a_sessions_bytes_hang_on_its_own_first_lease);
         tcase_add_test(tcase, drainers_count_as_leases_of_their_process);
         tcase_add_test(tcase, a_seal_is_told);
         srunner_run_all(runner, CK_NORMAL);

@@ -63,10 +63,10 @@ START_TEST(lists_let_in_whom_they_name) {
                 bool admin;
                 bool in;
         } cases[] = {
-                { 1000, 1, 0, false, true },  { 1001, 1, 0, false, false }, { 1999, 1, 0, false, false },
-                { 2000, 1, 0, false, true },  { 2999, 1, 0, false, true },  { 3000, 1, 0, false, false },
-                { 0, 0, 0, false, false },    { 1001, 60, 0, false, true }, { 1001, 1, 1, false, false },
-                { 1001, 1, 2, false, true },  { 1001, 1, 0, true, true },
+                { 1000, 1, 0, false, true }, { 1001, 1, 0, false, false }, { 1999, 1, 0, false, false },
+                { 2000, 1, 0, false, true }, { 2999, 1, 0, false, true },  { 3000, 1, 0, false, false },
+                { 0, 0, 0, false, false },   { 1001, 60, 0, false, true }, { 1001, 1, 1, false, false },
+                { 1001, 1, 2, false, true }, { 1001, 1, 0, true, true },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
@@ -92,15 +92,23 @@ static const struct {
         const char *mode;
         bool ro, rw;
 } modes[] = {
-        { 1000, 100, 0, 100, "0600", true, true },   { 1000, 100, 0, 100, "0400", true, false },
-        { 1000, 100, 0, 100, "0200", false, true },  { 1000, 100, 0, 100, "0000", false, false },
-        { 1001, 101, 0, 100, "0600", false, false }, { 0, 0, 0, 100, "0600", false, false },
-        { 1001, 100, 0, 100, "0640", true, false },  { 1001, 100, 0, 100, "0660", true, true },
-        { 1001, 100, 0, 100, "0620", false, true },  { 1001, 101, 2, 60, "0640", true, false },
-        { 1001, 101, 1, 60, "0640", false, false },  { 1001, 101, 0, 100, "0604", true, false },
-        { 1001, 101, 0, 100, "0602", false, true },  { 1001, 101, 0, 100, "0666", true, true },
+        { 1000, 100, 0, 100, "0600", true, true },
+        { 1000, 100, 0, 100, "0400", true, false },
+        { 1000, 100, 0, 100, "0200", false, true },
+        { 1000, 100, 0, 100, "0000", false, false },
+        { 1001, 101, 0, 100, "0600", false, false },
+        { 0, 0, 0, 100, "0600", false, false },
+        { 1001, 100, 0, 100, "0640", true, false },
+        { 1001, 100, 0, 100, "0660", true, true },
+        { 1001, 100, 0, 100, "0620", false, true },
+        { 1001, 101, 2, 60, "0640", true, false },
+        { 1001, 101, 1, 60, "0640", false, false },
+        { 1001, 101, 0, 100, "0604", true, false },
+        { 1001, 101, 0, 100, "0602", false, true },
+        { 1001, 101, 0, 100, "0666", true, true },
         /* As on Unix the nearest bits decide, even against their owner. */
-        { 1000, 100, 0, 100, "0066", false, false }, { 1001, 100, 0, 100, "0606", false, false },
+        { 1000, 100, 0, 100, "0066", false, false },
+        { 1001, 100, 0, 100, "0606", false, false },
         { 1001, 101, 2, 50, "0606", false, false },
 };
 
@@ -115,9 +123,12 @@ START_TEST(modes_are_unix_modes) {
 
                 peer.gids = groups;
                 peer.n_gids = modes[i].n_groups;
-                ck_assert_msg(policy_may_open(&policy, &peer, &owner, mode, ACCESS_RO) == modes[i].ro, "ro %zu", i);
-                ck_assert_msg(policy_may_open(&policy, &peer, &owner, mode, ACCESS_RW) == modes[i].rw, "rw %zu", i);
-                ck_assert_msg(policy_may_see(&policy, &peer, &owner, mode) == (rules || modes[i].ro || modes[i].rw),
+                ck_assert_msg(policy_may_open(&policy, &peer, &owner, mode, ACCESS_RO) == modes[i].ro, "ro %zu",
+                              i);
+                ck_assert_msg(policy_may_open(&policy, &peer, &owner, mode, ACCESS_RW) == modes[i].rw, "rw %zu",
+                              i);
+                ck_assert_msg(policy_may_see(&policy, &peer, &owner, mode) ==
+                                      (rules || modes[i].ro || modes[i].rw),
                               "see %zu", i);
                 ck_assert_msg(policy_may_rule(&policy, &peer, &owner) == rules, "rule %zu", i);
                 peer.admin = true;
@@ -187,12 +198,18 @@ START_TEST(the_longest_reserved_prefix_decides) {
                 bool may;
                 const char *prefix;
         } cases[] = {
-                { "other", 1, true, NULL },           { "model", 1, true, NULL },
-                { "model/x", 1, false, "model/" },    { "model/x", 10, true, NULL },
-                { "model/x", 20, false, "model/" },   { "model/big/x", 10, false, "model/big/" },
-                { "model/big/x", 20, true, NULL },    { "model/big/x", 21, true, NULL },
-                { "model/big/x", 30, false, "model/big/" }, { "model/bigger", 30, true, NULL },
-                { "model/bigger", 20, false, "model/big" }, { "model/x", 0, false, "model/" },
+                { "other", 1, true, NULL },
+                { "model", 1, true, NULL },
+                { "model/x", 1, false, "model/" },
+                { "model/x", 10, true, NULL },
+                { "model/x", 20, false, "model/" },
+                { "model/big/x", 10, false, "model/big/" },
+                { "model/big/x", 20, true, NULL },
+                { "model/big/x", 21, true, NULL },
+                { "model/big/x", 30, false, "model/big/" },
+                { "model/bigger", 30, true, NULL },
+                { "model/bigger", 20, false, "model/big" },
+                { "model/x", 0, false, "model/" },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {

@@ -153,8 +153,12 @@ START_TEST(names_are_limited_per_uid) {
         expect_quota(try_pages(1, "b"), "names_per_uid", 1, 1, 1);
         ck_assert(world.never && !world.queue);
         ck_assert_int_eq(try_pages(1, NULL), 0);
-        ck_assert_int_eq(world_try(&world, other, holder, &(struct buffer_spec){
-                                           .size = 1, .allocated = PAGE, .device = &world.device, .handle = "memfd", .name = "b" }),
+        ck_assert_int_eq(world_try(&world, other, holder,
+                                   &(struct buffer_spec){ .size = 1,
+                                                          .allocated = PAGE,
+                                                          .device = &world.device,
+                                                          .handle = "memfd",
+                                                          .name = "b" }),
                          0);
         registry_free(&world.registry, buffer, world.now_usec, world.monotonic_usec);
         ck_assert_int_eq(try_pages(1, "b"), 0);
@@ -177,6 +181,14 @@ START_TEST(descriptors_are_limited) {
         expect_quota(try_client(CAROL, false), "descriptors", 69, 53 + 16, 1);
         ck_assert_int_eq(registry_use_descriptors(&world.registry, -49, NULL), 0);
         ck_assert_int_eq(try_client(CAROL, false), 0);
+
+        /* A buffer may come to need more; it gives all back. */
+        ck_assert_int_eq(registry_extend_descriptors(&world.registry, buffer, 2, &world.failure), 0);
+        ck_assert_int_eq(registry_extend_descriptors(&world.registry, buffer, 3, &world.failure), 0);
+        ck_assert_int_eq(world.registry.n_descriptors, 5);
+        world_check(&world);
+        expect_quota(registry_extend_descriptors(&world.registry, buffer, 4, &world.failure), "descriptors", 69,
+                     5 + 64, 1);
         free_buffer(buffer);
         ck_assert_int_eq(world.registry.n_descriptors, 2);
         ck_assert_int_eq(try_pages(1, NULL), 0);
@@ -513,13 +525,26 @@ START_TEST(the_check_sees_what_is_wrong) {
         struct buffer *buffer = allocate(4, "a");
         struct registry *registry = &world.registry;
         int64_t *sums[] = {
-                &registry->n_clients,       &registry->n_buffers,       &registry->n_leases,
-                &registry->n_shown_buffers, &client->n_leases,          &client->bytes,
-                &client->n_waits,           &client->account->clients,  &client->account->names,
-                &client->account->waits,    &client->account->used_bytes, &client->account->reserved_bytes,
-                &world.device.used_bytes,   &world.device.draining_bytes, &world.device.reserved_bytes,
-                &buffer->n_active,          &buffer->n_draining,        &buffer->n_owners,
-                &holder->n_draining,        &buffer->allocated,
+                &registry->n_clients,
+                &registry->n_buffers,
+                &registry->n_leases,
+                &registry->n_shown_buffers,
+                &client->n_leases,
+                &client->bytes,
+                &client->n_waits,
+                &client->account->clients,
+                &client->account->names,
+                &client->account->waits,
+                &client->account->used_bytes,
+                &client->account->reserved_bytes,
+                &world.device.used_bytes,
+                &world.device.draining_bytes,
+                &world.device.reserved_bytes,
+                &buffer->n_active,
+                &buffer->n_draining,
+                &buffer->n_owners,
+                &holder->n_draining,
+                &buffer->allocated,
         };
         struct lease *lease = buffer->first;
 
