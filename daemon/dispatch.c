@@ -334,11 +334,13 @@ void dispatch_continue(struct request *request) {
                 dispatch_finish(request);
 }
 
+/* Who has nothing to say goes back to the end of the list: each gets its turn once. */
 void dispatch_news(struct house *house) {
-        struct request *request;
+        struct list parked;
 
-        list_for_each(request, &house->watching, by_house)
-                dispatch_finish(request);
+        list_move_all(&house->watching, &parked);
+        while (!list_empty(&parked))
+                dispatch_finish(container_of(list_first(&parked), struct request, by_house));
 }
 
 void dispatch_holder_exited(struct house *house, const struct holder *holder) {

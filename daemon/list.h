@@ -39,6 +39,17 @@ static inline struct list *list_first(const struct list *list) {
         return list_empty(list) ? NULL : list->next;
 }
 
+/* Moves all entries of one list to another, which is empty: for loops whose body may append to the first. */
+static inline void list_move_all(struct list *from, struct list *to) {
+        list_init(to);
+        if (list_empty(from))
+                return;
+        *to = *from;
+        to->next->prev = to;
+        to->prev->next = to;
+        list_init(from);
+}
+
 /* The entry may be removed within the loop's body, but no other. */
 #define list_for_each(entry, list, member)                                                                   \
         for (__typeof__(entry) _next, *_once = &_next;                                                       \

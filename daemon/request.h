@@ -79,6 +79,11 @@ static inline const struct peer *request_peer(const struct request *request) {
         return &request->client->peer;
 }
 
+/* Whether nothing is being done for it now, and perhaps never will: who is kicked is not waited for. */
+static inline bool request_idles(const struct request *request) {
+        return request->state == REQUEST_WAITING || request->state == REQUEST_STREAMING || request->state == REQUEST_PARKED;
+}
+
 /* Internal with a reference that the log line carries too; `what` says what failed. */
 int request_internal(struct request *request, const char *what, int error);
 

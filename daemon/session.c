@@ -263,7 +263,9 @@ static void session_poll(struct session *session) {
 static bool session_over(const struct session *session) {
         if (session->gone)
                 return session->eof || session->why || session->request;
-        if (session->request || wire_pending(&session->wire) > 0)
+        if (session->request && !(session->why && request_idles(session->request)))
+                return false;
+        if (wire_pending(&session->wire) > 0)
                 return false;
         return session->why || (session->eof && (!session->client || list_empty(&session->client->leases)));
 }
@@ -325,13 +327,7 @@ bool sessions_run(struct hall *hall) {
         struct list turn;
         struct session *session;
 
-        list_init(&turn);
-        while (!list_empty(&hall->ready)) {
-                struct list *link = list_first(&hall->ready);
-
-                list_remove(link);
-                list_append(&turn, link);
-        }
+        list_move_all(&hall->ready, &turn);
         while (!list_empty(&turn)) {
                 session = container_of(list_first(&turn), struct session, by_ready);
                 list_remove(&session->by_ready);

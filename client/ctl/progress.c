@@ -61,8 +61,8 @@ void progress_line(struct bytes *out, const struct progress *progress, int64_t d
         if (name.failed || figures.failed || tail.failed)
                 goto out;
         room = width - (int)figures.n - (int)tail.n - 4;
-        if (room >= 8) { /* a quarter for the name, the rest for the bar */
-                size_t n = print_prefix(name.data, room / 3 > 8 ? room / 3 : 8);
+        if (room >= 8) { /* half for the name at most, the rest for the bar */
+                size_t n = print_prefix(name.data, room / 2);
 
                 bytes_append(out, name.data, n);
                 bytes_append_str(out, "  ");

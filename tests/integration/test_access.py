@@ -183,11 +183,9 @@ class Sight(AccessTest):
         status = self.bob.call("GetStatus")
         self.assertEqual((status["buffers"], status["leases"]), (4, 4))
 
-    def watch(self, path_admin=False, uid=None, gid=None):
-        """A watcher, which has been seen to watch."""
-        actor = self.actor(uid, admin=path_admin, gid=gid)
-        sequence = self.last_event()
-        actor.send_call("Watch", {"since": sequence}, more=True)
+    def watch(self, since, uid=None, gid=None, admin=False):
+        actor = self.actor(uid, admin=admin, gid=gid)
+        actor.send_call("Watch", {"since": since}, more=True)
         return actor
 
     def last_event(self):
@@ -223,17 +221,27 @@ class Sight(AccessTest):
         return [("created", name), ("opened", name), ("released", name), ("unnamed", name), ("freed", None)]
 
     def test_watch(self):
-        bob, carol, root = self.watch(uid=BOB, gid=STAFF), self.watch(uid=ALICE, gid=STAFF), self.watch()
-        admin = self.watch(path_admin=True)
+        since = self.last_event()
+        other, root = self.watch(since, uid=BOB, gid=STAFF), self.watch(since)
+        owner, admin = self.watch(since, uid=ALICE, gid=STAFF), self.watch(since, admin=True)
         self.happen()
-        for watcher, names in ((bob, ["shown", "end"]), (root, ["shown", "end"]), (carol, ["secret", "shown", "end"]),
+        for watcher, names in ((other, ["shown", "end"]), (root, ["shown", "end"]), (owner, ["secret", "shown", "end"]),
                                (admin, ["secret", "shown", "end"])):
             expected = [event for name in names for event in self.story(name)][:-1]
-            self.assertEqual([each for each in self.heard(watcher, "0606")], expected)
+            self.assertEqual(self.heard(watcher, "0606"), expected)
+
+    def test_watchers_who_see_nothing(self):
+        """They are passed over, however many there are."""
+        since = self.last_event()
+        watchers = [self.watch(since, uid=CAROL, gid=STAFF) for _ in range(3)]
+        lease = self.alice.call("Allocate", {"size": 4096})["lease"]
+        self.alice.call("Release", {"lease": lease})
+        for watcher in watchers:
+            self.assertFalse(watcher.readable(0.02))
 
     def test_watch_tells_of_ones_own_leases(self):
         """Bob's lease on what he may no longer see by name is his to watch."""
-        bob = self.watch(uid=BOB, gid=STAFF)
+        bob = self.watch(self.last_event(), uid=BOB, gid=STAFF)
         holder = self.bob.call("Open", {"name": "world", "access": "ro"})["lease"]
         self.bob.call("Release", {"lease": holder})
         kinds = [(event["kind"], event["lease"]["uid"]) for event in (bob.result()["event"] for _ in range(2))]
@@ -327,6 +335,14 @@ class Rights(AccessTest):
         victim = self.alice.client()
         session = victim.call("GetStatus")["session"]
         victim.send_call("Open", {"name": "never", "wait_ms": 60000})
+        self.alice.call("GetStatus")
+        self.alice.call("Kick", {"session": session})
+        self.assertIsNone(victim.read())
+
+    def test_kick_one_who_watches(self):
+        victim = self.alice.client()
+        session = victim.call("GetStatus")["session"]
+        victim.send_call("Watch", {}, more=True)
         self.alice.call("GetStatus")
         self.alice.call("Kick", {"session": session})
         self.assertIsNone(victim.read())

@@ -24,7 +24,11 @@ class RawClient:
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.connect(path)
+        try:
+            self.socket.connect(path)
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.settimeout(WAIT_S)
         self.received = b""
         self.fds = []
