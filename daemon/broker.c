@@ -187,7 +187,8 @@ static void broker_reload(struct broker *broker) {
 
         notify_reloading();
         r = config_load(broker->argc, broker->argv, &config, &action, &message);
-        broker_raise_descriptors(&config.limits);
+        if (r == 0)
+                broker_raise_descriptors(&config.limits);
         if (r == 0 && !(limits = limits_json(&config.limits)))
                 r = -ENOMEM;
         if (r == 0)

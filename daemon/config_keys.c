@@ -57,7 +57,7 @@ const struct config_key config_keys[] = {
         LIMIT("BytesPerUser", KEY_SIZE, bytes_per_uid, 0, SCHEMA_INT_MAX, "infinity", "Memory charged to one user"),
         LIMIT("BytesPerSession", KEY_SIZE, bytes_per_session, 0, SCHEMA_INT_MAX, "infinity", "Memory one session made"),
         LIMIT("KeepFreeBytes", KEY_SIZE, keep_free_bytes, 0, SCHEMA_INT_MAX, "0", "Memory left free per device"),
-        LIMIT("HostBytes", KEY_SHARE, host_bytes, 0, SCHEMA_INT_MAX, "50%", "Memory of device host", .restart = true),
+        LIMIT("HostBytes", KEY_SHARE, host_bytes, 0, SCHEMA_INT_MAX, "50%", "Memory of device host"),
         LIMIT("BuffersMax", KEY_COUNT, buffers, 1, MILLION, "65536", "Buffers"),
         LIMIT("NamesPerUser", KEY_COUNT, names_per_uid, 0, MILLION, "4096", "Names of one user"),
         LIMIT("WaitsPerSession", KEY_COUNT, waits_per_session, 0, MILLION, "4", "Calls of one session that wait"),
@@ -68,8 +68,7 @@ const struct config_key config_keys[] = {
         LIMIT("EventsMax", KEY_COUNT, events, 1, MILLION, "4096", "Events remembered for watch"),
         LIMIT("UnreadBytesMax", KEY_SIZE, unread_bytes, 128 * KIB, GIB, "128K", "Unread output that pauses a client"),
         LIMIT("UnreadSec", KEY_DURATION, unread_ms, 100, MS_DAY, "30s", "Unread time that drops a client"),
-        LIMIT("DescriptorsMax", KEY_COUNT, descriptors, 0, INT64_C(1) << 30, "0", "Open files; 0: the hard limit",
-              .restart = true),
+        LIMIT("DescriptorsMax", KEY_COUNT, descriptors, 0, INT64_C(1) << 30, "0", "Open files; 0: the hard limit"),
         {.name = NULL},
 };
 

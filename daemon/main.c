@@ -17,6 +17,7 @@ static int serve(int argc, char *argv[], struct config *config) {
         int r;
 
         signal(SIGPIPE, SIG_IGN);
+        signal(SIGXFSZ, SIG_IGN); /* a buffer over the file size limit is an error, not our end */
         r = log_start(config->log_target, config->log_level);
         if (r < 0) {
                 fprintf(stderr, "gpuipcd: cannot start logging: %s\n", strerror(-r));

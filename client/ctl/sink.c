@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes straight from a buffer's mapping: one copy, made by the kernel. A file is written under another name beside its
+/* Writes straight from a buffer: one copy, made by the kernel. A file is written under another name beside its
  * place and renamed; signals that end the process take the other name away first. */
 #include "sink.h"
 
@@ -10,13 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "proto/cleanup.h"
 #include "report.h"
 
-#define CHUNK ((int64_t)8 << 20)
+#define CHUNK ((int64_t)256 << 10) /* what stays in the processor between a fault and its copy */
+#define SEND ((int64_t)8 << 20)
 
 /* For the signal handler; the process has one sink. */
 static const char *volatile doomed;
@@ -145,12 +147,34 @@ int sink_write(int fd, const char *memory, int64_t n, struct progress *progress,
         return 0;
 }
 
-int sink_put(struct sink *sink, const char *memory, int64_t size) {
+/* File to file inside the kernel, which costs half of what write() does. 0, or -errno; *at is how far it came. */
+static int send_file(int to, int from, int64_t offset, int64_t size, struct progress *progress, int64_t *at) {
+        while (*at < size) {
+                off_t position = offset + *at;
+                ssize_t sent = sendfile(to, from, &position, (size_t)(size - *at < SEND ? size - *at : SEND));
+
+                if (sent == 0)
+                        return -EIO; /* a buffer cannot shrink */
+                if (sent < 0 && errno != EINTR)
+                        return -errno;
+                *at += sent > 0 ? sent : 0;
+                progress_update(progress, *at);
+        }
+        return 0;
+}
+
+int sink_put(struct sink *sink, const char *memory, int64_t size, int from, int64_t offset) {
         struct progress progress;
-        int r;
+        struct stat st;
+        int64_t at = 0;
+        int r = -EINVAL;
 
         progress_init(&progress, sink->name, size);
-        r = sink_write(sink->fd, memory, size, &progress, 0);
+        /* Not to pipes: they would take the buffer's own pages, which its other holders may still change. */
+        if (from >= 0 && fstat(sink->fd, &st) == 0 && S_ISREG(st.st_mode))
+                r = send_file(sink->fd, from, offset, size, &progress, &at);
+        if (r == -EINVAL || r == -ENOSYS)
+                r = sink_write(sink->fd, memory + at, size - at, &progress, at);
         progress_deinit(&progress);
         return r < 0 ? report_errno(sink->name, -r) : EXIT_DONE;
 }

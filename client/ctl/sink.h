@@ -21,8 +21,9 @@ int sink_open(const char *path, int64_t size, struct sink *ret);
 void sink_deinit(struct sink *sink);
 #define _cleanup_sink_ __attribute__((cleanup(sink_deinit)))
 
-/* Writes all of it. An exit code, having said why. */
-int sink_put(struct sink *sink, const char *memory, int64_t size);
+/* Writes `size` bytes: those at `memory`, which are also those from `offset` of the descriptor `from` (-1: of none). An
+ * exit code, having said why. */
+int sink_put(struct sink *sink, const char *memory, int64_t size, int from, int64_t offset);
 
 /* The file takes its name. An exit code, having said why. */
 int sink_commit(struct sink *sink);

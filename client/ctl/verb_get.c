@@ -24,7 +24,7 @@ static int write_out(gpuipc_buffer *buffer, const char *path) {
                 return report_error(&error);
         r = sink_open(path, size, &sink);
         if (r == EXIT_DONE)
-                r = sink_put(&sink, memory, size);
+                r = sink_put(&sink, memory, size, gpuipc_buffer_fd(buffer), gpuipc_buffer_offset(buffer));
         if (r == EXIT_DONE)
                 r = sink_commit(&sink);
         return r;

@@ -224,8 +224,8 @@ START_TEST(a_full_machine_gives_all_back) {
         ck_assert_ptr_null(backing);
         ck_assert_int_gt(detail.free_bytes, 0);
         ck_assert_str_eq(detail.text, errors[_i] == ENOSPC
-                         ? "no more memory after 67108864 of 68157440 bytes (fallocate: No space left on device)"
-                         : "no more memory after 67108864 of 68157440 bytes (fallocate: Cannot allocate memory)");
+                         ? "no more memory after 8388608 of 68157440 bytes (fallocate: No space left on device)"
+                         : "no more memory after 8388608 of 68157440 bytes (fallocate: Cannot allocate memory)");
 } END_TEST
 
 START_TEST(other_failures_keep_their_name) {

@@ -324,7 +324,7 @@ START_TEST(what_a_reload_cannot_change) {
         } cases[] = {
                 {"--socket=/other", "Socket"},     {"--admin-socket=/other", "AdminSocket"},
                 {"--backend=host", "Backend"},     {"--log-target=stderr", "LogTarget"},
-                {"--host-bytes=1M", "HostBytes"},  {"--descriptors-max=100", "DescriptorsMax"},
+                {"--host-bytes=1M", NULL},         {"--descriptors-max=100", NULL},
                 {"--clients-max=5", NULL},         {"--log-level=err", NULL},
                 {"--isolation=container", NULL},   {"--allow-users=5", NULL},
         };

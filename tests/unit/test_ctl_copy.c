@@ -124,10 +124,12 @@ START_TEST(holes_are_not_read) {
         file_write("f", "b", 600000);
         ck_assert_int_eq(truncate("f", 1000000), 0);
         ck_assert_int_eq(source_open("f", -1, &source), EXIT_DONE);
-        memory[0] = 'x'; /* a hole is left as it is: new memory is zero */
+        memory[0] = memory[300000] = memory[999999] = 'x'; /* a hole is left as it is: new memory is zero */
         ck_assert_int_eq(source_read(&source, memory, &stop), EXIT_DONE);
         assert_silent();
         ck_assert_int_eq(memory[0], 'x');
+        ck_assert_int_eq(memory[300000], 'x');
+        ck_assert_int_eq(memory[999999], 'x');
         ck_assert_int_eq(memory[200000], 'a');
         ck_assert_int_eq(memory[600000], 'b');
         source_deinit(&source);
@@ -315,7 +317,7 @@ START_TEST(a_file_appears_as_a_whole) {
         check_fd_count_begin();
         (void)umask(027);
         ck_assert_int_eq(sink_open("f", 5, &sink), EXIT_DONE);
-        ck_assert_int_eq(sink_put(&sink, "hello", 5), EXIT_DONE);
+        ck_assert_int_eq(sink_put(&sink, "hello", 5, -1, 0), EXIT_DONE);
         ck_assert_int_ne(stat("f", &st), 0);
         ck_assert_int_eq(sink_commit(&sink), EXIT_DONE);
         sink_deinit(&sink);
@@ -327,13 +329,39 @@ START_TEST(a_file_appears_as_a_whole) {
 }
 END_TEST
 
+START_TEST(a_descriptor_is_sent) {
+        struct sink sink = { .name = "f" };
+        int from = memfd_create("buffer", MFD_CLOEXEC);
+
+        ck_assert_int_ge(from, 0);
+        ck_assert_int_eq(write(from, "--hello--", 9), 9);
+        ck_assert_int_eq(sink_open("f", 5, &sink), EXIT_DONE);
+        ck_assert_int_eq(sink_put(&sink, "-----", 5, from, 2), EXIT_DONE); /* the memory is not looked at */
+        ck_assert_int_eq(sink_commit(&sink), EXIT_DONE);
+        sink_deinit(&sink);
+        assert_file("f", "hello");
+        ck_assert_int_eq(sink_open("f", 5, &sink), EXIT_DONE);
+        ck_assert_int_eq(sink_put(&sink, "-----", 5, from, 6), EXIT_REFUSED);
+        assert_said("f: Input/output error");
+        sink_deinit(&sink);
+        assert_file("f", "hello");
+
+        sink = (struct sink){ .fd = open("f", O_WRONLY | O_APPEND | O_CLOEXEC), .name = "f" };
+        ck_assert_int_eq(sink_put(&sink, "HELLO", 5, from, 2), EXIT_DONE); /* sendfile() does not append */
+        ck_assert_int_eq(sink_commit(&sink), EXIT_DONE);
+        sink_deinit(&sink);
+        assert_file("f", "helloHELLO");
+        (void)close(from);
+}
+END_TEST
+
 START_TEST(a_failure_leaves_what_was) {
         struct sink sink;
 
         check_fd_count_begin();
         file_write("f", "before", 0);
         ck_assert_int_eq(sink_open("f", 5, &sink), EXIT_DONE);
-        ck_assert_int_eq(sink_put(&sink, "hello", 5), EXIT_DONE);
+        ck_assert_int_eq(sink_put(&sink, "hello", 5, -1, 0), EXIT_DONE);
         sink_deinit(&sink);
         assert_file("f", "before");
         ck_assert_uint_eq(n_files(), 1);
@@ -352,7 +380,7 @@ START_TEST(a_replaced_file_keeps_its_mode_and_links) {
         ck_assert_int_eq(chmod("d/f", 0604), 0);
         ck_assert_int_eq(symlink("d/f", "link"), 0);
         ck_assert_int_eq(sink_open("link", 5, &sink), EXIT_DONE);
-        ck_assert_int_eq(sink_put(&sink, "hello", 5), EXIT_DONE);
+        ck_assert_int_eq(sink_put(&sink, "hello", 5, -1, 0), EXIT_DONE);
         ck_assert_int_eq(sink_commit(&sink), EXIT_DONE);
         sink_deinit(&sink);
         assert_file("d/f", "hello");
@@ -367,11 +395,11 @@ START_TEST(devices_are_written_in_place) {
         struct sink sink;
 
         ck_assert_int_eq(sink_open("/dev/full", 5, &sink), EXIT_DONE);
-        ck_assert_int_eq(sink_put(&sink, "hello", 5), EXIT_REFUSED);
+        ck_assert_int_eq(sink_put(&sink, "hello", 5, -1, 0), EXIT_REFUSED);
         assert_said("/dev/full: No space left on device");
         sink_deinit(&sink);
         ck_assert_int_eq(sink_open("/dev/null", 5, &sink), EXIT_DONE);
-        ck_assert_int_eq(sink_put(&sink, "hello", 5), EXIT_DONE);
+        ck_assert_int_eq(sink_put(&sink, "hello", 5, -1, 0), EXIT_DONE);
         ck_assert_int_eq(sink_commit(&sink), EXIT_DONE);
         sink_deinit(&sink);
 }
@@ -385,7 +413,7 @@ START_TEST(a_deadly_signal_takes_the_half_file_away) {
         if (pid == 0) {
                 struct sink sink;
 
-                if (sink_open("f", 5, &sink) != EXIT_DONE || sink_put(&sink, "hel", 3) != EXIT_DONE ||
+                if (sink_open("f", 5, &sink) != EXIT_DONE || sink_put(&sink, "hel", 3, -1, 0) != EXIT_DONE ||
                     n_files() != 1)
                         _exit(1);
                 (void)raise(SIGTERM);
@@ -442,6 +470,7 @@ int main(void) {
         tcase_add_test(tcase, a_signal_ends_reading);
         tcase_add_test(tcase, ignored_signals_stay_ignored);
         tcase_add_test(tcase, a_file_appears_as_a_whole);
+        tcase_add_test(tcase, a_descriptor_is_sent);
         tcase_add_test(tcase, a_failure_leaves_what_was);
         tcase_add_test(tcase, a_replaced_file_keeps_its_mode_and_links);
         tcase_add_test(tcase, devices_are_written_in_place);

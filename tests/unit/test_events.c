@@ -142,6 +142,7 @@ START_TEST(an_event_tells_the_facts_as_they_were) {
         ck_assert(!events_get(events(), 1)->has_lease);
 
         /* And given back when they are forgotten. */
+        ck_assert_uint_gt(world.device.uuid->refs, 1);
         refuse(40);
         ck_assert_uint_eq(producer->id->refs, 1);
         ck_assert_uint_eq(world.device.uuid->refs, 1);
@@ -175,7 +176,7 @@ START_TEST(one_sees_one_s_own_and_what_one_may_open) {
         } cases[] = {
                 { ALICE, false, false, "yyyyny" }, { BOB, false, false, "nnyynn" },
                 { CAROL, false, false, "nnnynn" }, { CAROL, true, false, "yyyyyy" },
-                { ALICE, false, true, "nnnynn" },
+                { ALICE, false, true, "nnnynn" },  { 0, false, false, "nnnynn" },
         };
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
                 for (int64_t k = 1; k <= 6; k++)

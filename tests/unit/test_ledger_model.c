@@ -360,6 +360,9 @@ static void step_reload(void) {
         bool trust = policy.trust_release;
         int r;
 
+        policy.reserved = calloc(1, sizeof(struct reserved_name));
+        policy.reserved[0].prefix = strdup("reserved/");
+        policy.n_reserved = 1;
         limits.events = 200 + roll(3) * 50;
         arm();
         r = registry_reload(&world.registry, &limits, &policy);
@@ -367,6 +370,7 @@ static void step_reload(void) {
         must(r == (fail_fired ? -ENOMEM : 0));
         if (r == 0)
                 model.trust_release = trust;
+        policy_deinit(&policy); /* still ours when it was not taken */
 }
 
 /* One reads the lists a step at a time while all this goes on: in order, nothing twice. */

@@ -296,6 +296,21 @@ START_TEST(a_keep_runs_once_whoever_comes_and_goes) {
 }
 END_TEST
 
+/* As a stop does. */
+START_TEST(all_keeps_may_be_ended_ahead_of_time) {
+        struct buffer *kept = allocate("a", 500), *held = allocate("b", 500);
+
+        world_release(&world, kept->first);
+        world_release(&world, held->first);
+        world_open(&world, consumer, child, held);
+        ck_assert_uint_eq(registry_expire(&world.registry, world.now_usec, UINT64_MAX), UINT64_MAX);
+        world_check(&world);
+        ck_assert_int_eq(world_close_memory(&world), 1);
+        end_process(&child);
+        ck_assert_int_eq(world_close_memory(&world), 1);
+}
+END_TEST
+
 /* Whoever ends the last lease may be earlier than the timer. */
 START_TEST(a_keep_that_is_over_does_not_wait_for_its_timer) {
         struct buffer *buffer = allocate("a", 500);
@@ -612,6 +627,7 @@ int main(void) {
         tcase_add_test(tcase, release_of_the_dead_is_believed);
         tcase_add_test(tcase, a_keep_begins_with_the_last_lease_s_end);
         tcase_add_test(tcase, a_keep_runs_once_whoever_comes_and_goes);
+        tcase_add_test(tcase, all_keeps_may_be_ended_ahead_of_time);
         tcase_add_test(tcase, a_keep_that_is_over_does_not_wait_for_its_timer);
         tcase_add_test(tcase, a_kept_buffer_with_drainers);
         tcase_add_test(tcase, keeps_end_in_order);

@@ -250,8 +250,8 @@ START_TEST(a_full_pipe_holds_up_nobody) {
 
 /* Case 0: the writer sees in time that nobody reads; case 1: it hangs in a write, and stays behind. */
 START_TEST(stopping_before_a_full_pipe_takes_a_second) {
-        size_t n_threads = count_threads();
         int64_t before_ms;
+        size_t n_threads;
         int fds[2];
 
         signal(SIGPIPE, SIG_IGN);
@@ -260,6 +260,7 @@ START_TEST(stopping_before_a_full_pipe_takes_a_second) {
         stderr_is(fds[1]);
         poll_lies = _i == 1;
         ck_assert_int_eq(log_start(LOG_TARGET_STDERR, LOG_INFO), 0);
+        n_threads = count_threads(); /* a sanitizer may have one of its own */
         for (int i = 0; i < 100; i++)
                 log_info("lost %d", i);
         before_ms = now_ms();
@@ -271,7 +272,7 @@ START_TEST(stopping_before_a_full_pipe_takes_a_second) {
                 ck_assert_int_eq(log_start(LOG_TARGET_STDERR, LOG_INFO), -EBUSY);
                 log_info("goes nowhere, and at once");
                 close(fds[0]); /* lets the writer end */
-                wait_for(count_threads() == n_threads);
+                wait_for(count_threads() == n_threads - 1);
                 stderr_back();
                 close(fds[1]);
                 return;
