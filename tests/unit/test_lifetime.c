@@ -157,6 +157,7 @@ START_TEST(a_session_that_ends_leaves_the_living_draining) {
         ck_assert_int_eq(world.device.used_bytes, 10 * PAGE);
         ck_assert_int_eq(world.device.draining_bytes, 10 * PAGE);
         ck_assert_int_eq(world.registry.n_leases, 1);
+        ck_assert_int_eq(world.registry.n_descriptors, 1);
         lease_describe(container_of(world.registry.leases.next, struct lease, by_registry), &info);
         ck_assert_int_eq(info.state, LEASE_DRAINING);
         ck_assert_str_eq(info.session, "s1");
@@ -168,6 +169,36 @@ START_TEST(a_session_that_ends_leaves_the_living_draining) {
         ck_assert(world.registry.room);
         ck_assert_int_eq(world.device.used_bytes, 0);
         ck_assert_int_eq(world.device.draining_bytes, 0);
+}
+END_TEST
+
+START_TEST(an_owner_s_container_outlives_its_session) {
+        struct policy policy = { .isolation = ISOLATION_CONTAINER, .trust_release = true };
+        struct peer inside = { .principal = { .uid = ALICE, .gid = ALICE, .container = rcstr_new("pod") } };
+        struct buffer_spec spec = world_spec(&world, PAGE, "a");
+        struct limits limits = world_limits();
+        struct client *client;
+        struct buffer *buffer;
+        bool sealed;
+
+        ck_assert_int_eq(registry_reload(&world.registry, &limits, &policy), 0);
+        ck_assert_int_eq(registry_client_new(&world.registry, &inside, 1, &client, &world.failure), 0);
+        spec.keep_ms = 500;
+        buffer = world_allocate(&world, client, parent, &spec);
+        ck_assert_uint_eq(inside.principal.container->refs,
+                          5); /* ours, the session's, the buffer's, two events' */
+        world_end(&world, client);
+        ck_assert_ptr_null(registry_find_openable(&world.registry, &producer->peer, NULL, "a", SCHEMA_UNSET,
+                                                  ACCESS_RO, &sealed));
+        ck_assert_ptr_eq(
+                registry_find_openable(&world.registry, &inside, NULL, "a", SCHEMA_UNSET, ACCESS_RO, &sealed),
+                buffer);
+        end_process(&parent);
+        ck_assert_int_eq(events_resize(&world.registry.events, 0), 0);
+        registry_free(&world.registry, buffer, world.now_usec, world.monotonic_usec);
+        ck_assert_int_eq(world_close_memory(&world), 1);
+        ck_assert_uint_eq(inside.principal.container->refs, 1);
+        rcstr_unref(inside.principal.container);
 }
 END_TEST
 
@@ -621,6 +652,7 @@ int main(void) {
         tcase_add_test(tcase, a_death_frees_in_every_session);
         tcase_add_test(tcase, a_session_of_the_dead_frees);
         tcase_add_test(tcase, a_session_that_ends_leaves_the_living_draining);
+        tcase_add_test(tcase, an_owner_s_container_outlives_its_session);
         tcase_add_test(tcase, memory_that_closes_after_the_drainer_s_exit);
         tcase_add_test(tcase, a_drainer_in_a_buffer_others_hold);
         tcase_add_test(tcase, release_is_not_believed_when_told_so);

@@ -130,7 +130,9 @@ START_TEST(leases_are_limited_per_session) {
 END_TEST
 
 START_TEST(buffers_are_limited) {
+        struct buffer_spec spec = world_spec(&world, PAGE, NULL);
         struct buffer *buffer;
+        struct lease *lease;
 
         limits.buffers = 1;
         set_limits();
@@ -140,6 +142,11 @@ START_TEST(buffers_are_limited) {
         world_release(&world, buffer->first);
         expect_quota(try_pages(1, NULL), "buffers", 1, 1, 1);
         world_close_memory(&world);
+        ck_assert_int_eq(registry_allocate_reserve(&world.registry, client, holder, &spec, &buffer, &lease,
+                                                   &world.never, &world.queue, &world.failure),
+                         0);
+        expect_quota(try_pages(1, NULL), "buffers", 1, 1, 1);
+        registry_allocate_cancel(&world.registry, buffer, NULL);
         ck_assert_int_eq(try_pages(1, NULL), 0);
 }
 END_TEST
