@@ -239,11 +239,15 @@ class Sight(AccessTest):
         for watcher in watchers:
             self.assertFalse(watcher.readable(0.02))
 
-    def test_watch_tells_of_ones_own_leases(self):
-        """Bob's lease on what he may no longer see by name is his to watch."""
+    def test_ones_own_leases_are_always_seen(self):
+        """What Bob got as an administrator, he could not open as himself: the lease is his to see all the same."""
+        os.chmod(self.daemon.admin_socket, 0o666)
         bob = self.watch(self.last_event(), uid=BOB, gid=STAFF)
-        holder = self.bob.call("Open", {"name": "world", "access": "ro"})["lease"]
-        self.bob.call("Release", {"lease": holder})
+        boss = self.actor(BOB, gid=STAFF, admin=True)
+        lease = boss.call("Open", {"name": "private"})["lease"]
+        self.assertEqual(self.buffers(self.bob), ["bobs", "world"])
+        self.assertIn(lease, [each["id"] for each in self.bob.call("List")["leases"]])
+        boss.call("Release", {"lease": lease})
         kinds = [(event["kind"], event["lease"]["uid"]) for event in (bob.result()["event"] for _ in range(2))]
         self.assertEqual(kinds, [("opened", BOB), ("released", BOB)])
 
