@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -27,6 +28,8 @@
 #define DOORMAN_STUCK_MS 60000
 #define STATUS_MS 5000
 #define N_SIGNALS 3
+
+static const int broker_signals[N_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
 
 struct broker {
         uv_loop_t loop;
@@ -140,13 +143,13 @@ static void broker_stop(struct broker *broker) {
 
         if (broker->house.stopping)
                 return;
+        broker->house.stopping = true;
+        listener_close(&broker->shared);
+        listener_close(&broker->admin);
         log_line(LOG_NOTICE, MESSAGE_STOPPED, NULL, 0,
                  "stopping: %" PRId64 " buffers with %" PRId64 " leases of %" PRId64 " sessions end with the daemon",
                  registry->n_shown_buffers, registry->n_leases, registry->n_clients);
         notify_stopping();
-        broker->house.stopping = true;
-        listener_close(&broker->shared);
-        listener_close(&broker->admin);
         dispatch_stop(&broker->house);
         if (list_empty(&broker->hall.sessions))
                 broker_free_buffers(broker);
@@ -322,7 +325,6 @@ static void broker_announce_features(struct broker *broker) {
 }
 
 static void broker_make_handles(struct broker *broker) {
-        static const int signals[N_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
         uint64_t watchdog_ms = notify_watchdog_interval_ms();
 
         uv_prepare_init(&broker->loop, &broker->prepare);
@@ -337,7 +339,7 @@ static void broker_make_handles(struct broker *broker) {
         for (int i = 0; i < N_SIGNALS; i++) {
                 uv_signal_init(&broker->loop, &broker->signals[i]);
                 broker->signals[i].data = broker;
-                uv_signal_start(&broker->signals[i], broker_on_signal, signals[i]);
+                uv_signal_start(&broker->signals[i], broker_on_signal, broker_signals[i]);
         }
 }
 
@@ -404,6 +406,16 @@ int broker_new(int argc, char *argv[], struct config *config_take, struct broker
         return 0;
 }
 
+/* It ends already: when libuv lets go of a signal, its default would end the process another way. */
+static void broker_ignore_signals(void) {
+        sigset_t signals;
+
+        sigemptyset(&signals);
+        for (size_t i = 0; i < N_SIGNALS; i++)
+                sigaddset(&signals, broker_signals[i]);
+        pthread_sigmask(SIG_BLOCK, &signals, NULL);
+}
+
 bool broker_run(struct broker *broker) {
         char status[160];
 
@@ -413,6 +425,7 @@ bool broker_run(struct broker *broker) {
         broker_write_status(broker, status, sizeof(status));
         notify_ready(status);
         uv_run(&broker->loop, UV_RUN_DEFAULT);
+        broker_ignore_signals();
         uv_prepare_stop(&broker->prepare);
         return broker->clean;
 }

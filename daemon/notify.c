@@ -31,7 +31,7 @@ static socklen_t notify_address(struct sockaddr_un *ret) {
         return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (name[0] == '/'));
 }
 
-static void notify_send(const char *text) {
+static void notify_send(const char *text, int flags) {
         struct sockaddr_un address;
         socklen_t n = notify_address(&address);
         _cleanup_fd_ int fd = -1;
@@ -40,7 +40,7 @@ static void notify_send(const char *text) {
                 return;
         fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         if (fd >= 0)
-                (void)sendto(fd, text, strlen(text), MSG_DONTWAIT | MSG_NOSIGNAL, (struct sockaddr *)&address, n);
+                (void)sendto(fd, text, strlen(text), flags | MSG_NOSIGNAL, (struct sockaddr *)&address, n);
 }
 
 /* A status is one line. */
@@ -51,10 +51,11 @@ static void notify_line(const char *status, char ret[STATUS_MAX]) {
 }
 
 void notify_ready(const char *status) {
-        char line[STATUS_MAX];
+        char line[STATUS_MAX], text[STATUS_MAX + 32];
 
         notify_line(status, line);
-        (void)sd_notifyf(0, "READY=1\nSTATUS=%s", line);
+        snprintf(text, sizeof(text), "READY=1\nSTATUS=%s", line);
+        notify_send(text, 0);
 }
 
 void notify_status(const char *status) {
@@ -62,22 +63,22 @@ void notify_status(const char *status) {
 
         notify_line(status, line);
         snprintf(text, sizeof(text), "STATUS=%s", line);
-        notify_send(text);
+        notify_send(text, MSG_DONTWAIT);
 }
 
 void notify_reloading(void) {
         char text[64];
 
         snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, clock_monotonic_usec());
-        notify_send(text);
+        notify_send(text, MSG_DONTWAIT);
 }
 
 void notify_stopping(void) {
-        notify_send("STOPPING=1");
+        notify_send("STOPPING=1", MSG_DONTWAIT);
 }
 
 void notify_watchdog(void) {
-        notify_send("WATCHDOG=1");
+        notify_send("WATCHDOG=1", MSG_DONTWAIT);
 }
 
 uint64_t notify_watchdog_interval_ms(void) {

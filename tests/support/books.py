@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon and its books: what it says it holds, from three places that must agree, its descriptors, and its news."""
 
+import collections
 import os
 import select
 import socket
@@ -139,8 +140,9 @@ class BooksTest(DaemonTest):
             wait_for(same, "the books")
             wait_for(same_fds, "the descriptors")
         except AssertionError as error:
-            raise AssertionError(f"{error}: books and descriptors are {found}, not {[wanted, fds]}; leases {self.leases()}; "
-                                 f"descriptors {open_fds(self.daemon.pid)}") from None
+            kinds = collections.Counter(what.partition(":")[0] for what in open_fds(self.daemon.pid).values())
+            raise AssertionError(f"{error}: books and descriptors are {found}, not {[wanted, fds]}; leases {self.leases()[:9]}; "
+                                 f"descriptors {dict(kinds)}") from None
 
     def take_events(self):
         """[(kind, buffer, lease)] since the last call, up to a marker of our own, which does not show."""

@@ -380,7 +380,7 @@ START_TEST(late_reply_is_not_taken_for_another) {
         atomic_bool silent = true;
         gpuipc_error error;
         struct fake *fake = fake_start(silent_answer, &silent);
-        gpuipc_client *client = connect_to(fake->path, 50);
+        gpuipc_client *client = connect_to(fake->path, 500);
 
         ck_assert_int_eq(gpuipc_seal(client, "b1", &error), GPUIPC_ERROR_TIMED_OUT);
         ck_assert_str_eq(error.name, "gpuipc.TimedOut");
