@@ -9,22 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <systemd/sd-daemon.h>
 #include <uv.h>
 
 #include "alarm.h"
 #include "clock.h"
 #include "creds.h"
 #include "dispatch.h"
-#include "listener.h"
+#include "doors.h"
 #include "log.h"
 #include "notify.h"
 #include "proto/cleanup.h"
 #include "session.h"
 
-#define SHARED_MODE 0666
-#define ADMIN_MODE 0660
-#define ADMIN_GROUP "gpuipc-admin"
 #define DOORMAN_STUCK_MS 60000
 #define STATUS_MS 5000
 #define N_SIGNALS 3
@@ -38,7 +34,7 @@ struct broker {
         char **argv;
         struct house house;
         struct hall hall;
-        struct listener shared, admin;
+        struct doors doors;
         uv_prepare_t prepare;  /* runs broker_settle() before the loop sleeps */
         uv_idle_t idle;        /* keeps it from sleeping while work is left */
         uv_timer_t timer;      /* keeps that end, turns that change */
@@ -144,8 +140,7 @@ static void broker_stop(struct broker *broker) {
         if (broker->house.stopping)
                 return;
         broker->house.stopping = true;
-        listener_close(&broker->shared);
-        listener_close(&broker->admin);
+        doors_close(&broker->doors);
         log_line(LOG_NOTICE, MESSAGE_STOPPED, NULL, 0,
                  "stopping: %" PRId64 " buffers with %" PRId64 " leases of %" PRId64 " sessions end with the daemon",
                  registry->n_shown_buffers, registry->n_leases, registry->n_clients);
@@ -266,50 +261,6 @@ static int broker_find_devices(struct broker *broker) {
         return lane_new(&broker->loop, "doorman", DOORMAN_STUCK_MS, NULL, NULL, &broker->hall.doorman);
 }
 
-static int broker_listen(struct broker *broker) {
-        const struct config *config = &broker->config;
-        int r;
-
-        r = listener_open(&broker->shared, &broker->hall, config->socket_path, false, SHARED_MODE, NULL);
-        if (r < 0) {
-                log_error("cannot listen at %s: %s", config->socket_path,
-                          r == -EADDRINUSE ? "another daemon answers there" : strerror(-r));
-                return r;
-        }
-        if (!config->admin_socket_path || !*config->admin_socket_path)
-                return 0;
-        r = listener_open(&broker->admin, &broker->hall, config->admin_socket_path, true, ADMIN_MODE, ADMIN_GROUP);
-        if (r < 0)
-                log_error("cannot listen at %s: %s", config->admin_socket_path,
-                          r == -EADDRINUSE ? "another daemon answers there" : strerror(-r));
-        return r;
-}
-
-/* Sockets handed over by the service manager, else our own. */
-static int broker_open_doors(struct broker *broker) {
-        char **names = NULL;
-        int r, n = sd_listen_fds_with_names(true, &names);
-
-        for (int i = 0; i < n; i++) {
-                bool admin = strcmp(names[i], "admin") == 0;
-
-                r = listener_take(admin ? &broker->admin : &broker->shared, &broker->hall, SD_LISTEN_FDS_START + i, admin);
-                free(names[i]);
-                if (r < 0)
-                        log_error("cannot use the socket handed over: %s", strerror(-r));
-        }
-        free(names);
-        if (n <= 0) {
-                r = broker_listen(broker);
-                if (r < 0)
-                        return r;
-        }
-        r = broker->shared.fd >= 0 ? listener_start(&broker->shared) : 0;
-        if (r == 0 && broker->admin.fd >= 0)
-                r = listener_start(&broker->admin);
-        return r;
-}
-
 static void broker_announce_features(struct broker *broker) {
         struct house *house = &broker->house;
         const char *features[] = {
@@ -371,7 +322,7 @@ static int broker_build(struct broker *broker) {
         if (r < 0)
                 return r;
         broker_make_handles(broker);
-        r = broker_open_doors(broker);
+        r = doors_open(&broker->doors, &broker->hall, broker->config.socket_path, broker->config.admin_socket_path);
         if (r < 0)
                 return r;
         broker_announce_features(broker);
@@ -389,7 +340,7 @@ int broker_new(int argc, char *argv[], struct config *config_take, struct broker
         broker->argv = argv;
         broker->config = *config_take;
         *config_take = (struct config){0};
-        broker->shared.fd = broker->admin.fd = -1;
+        doors_init(&broker->doors);
         broker->timer_usec = broker->house.pump_usec = UINT64_MAX;
         r = uv_loop_init(&broker->loop);
         if (r < 0) {
@@ -419,9 +370,7 @@ static void broker_ignore_signals(void) {
 bool broker_run(struct broker *broker) {
         char status[160];
 
-        log_line(LOG_NOTICE, MESSAGE_STARTED, NULL, 0, "serving at %s%s%s",
-                 broker->shared.path ? broker->shared.path : "the socket handed over", broker->admin.path ? " and " : "",
-                 broker->admin.path ? broker->admin.path : "");
+        doors_announce(&broker->doors);
         broker_write_status(broker, status, sizeof(status));
         notify_ready(status);
         uv_run(&broker->loop, UV_RUN_DEFAULT);
@@ -442,8 +391,7 @@ void broker_free(struct broker *broker) {
         uv_prepare_stop(&broker->prepare); /* the loop runs on, but what it settled is being taken down */
         uv_idle_stop(&broker->idle);
         alarm_cancel(&broker->deadline);
-        listener_close(&broker->shared);
-        listener_close(&broker->admin);
+        doors_close(&broker->doors);
         if (broker->registry_made)
                 registry_deinit(&house->registry);
         for (size_t i = 0; i < house->n_places; i++)

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <systemd/sd-daemon.h>
 
 #include "alarm.h"
 #include "fault.h"
@@ -124,8 +125,14 @@ int listener_open(struct listener *listener, struct hall *hall, const char *path
 }
 
 int listener_take(struct listener *listener, struct hall *hall, int fd_take, bool admin) {
-        *listener = (struct listener){.hall = hall, .fd = fd_take, .admin = admin};
+        *listener = (struct listener){.hall = hall, .fd = -1, .admin = admin};
+        if (sd_is_socket_unix(fd_take, SOCK_STREAM, 1, NULL, 0) <= 0) {
+                fd_closep(&fd_take);
+                return -ENOTSOCK;
+        }
+        listener->fd = fd_take;
         listener_ask_credentials(listener, fd_take);
+        hall->sender_refuses = false; /* who connected before that may have sent something already */
         return 0;
 }
 

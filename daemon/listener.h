@@ -22,7 +22,7 @@ struct listener {
  * the socket if it exists. */
 int listener_open(struct listener *listener, struct hall *hall, const char *path, bool admin, mode_t mode, const char *group);
 
-/* Takes a socket from the service manager, which listens already. */
+/* Takes a socket from the service manager, which listens already; also on failure. -ENOTSOCK when it is no such socket. */
 int listener_take(struct listener *listener, struct hall *hall, int fd_take, bool admin);
 
 /* Begins accepting. */

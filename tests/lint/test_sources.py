@@ -27,7 +27,7 @@ LAYERS = (
     ("ops", "grant ops ops_* request"),
     ("dispatch", "dispatch report wait"),
     ("session", "farewell hall outbox process sender session"),
-    ("listener", "listener"),
+    ("listener", "listener doors"),
     ("config", "config config_*"),
     ("broker", "broker"),
     ("main", "main"),

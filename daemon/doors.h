@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon's two doors: the socket for everyone and the one for administrators. Loop thread. */
+#ifndef DAEMON_DOORS_H
+#define DAEMON_DOORS_H
+
+#include "listener.h"
+
+struct doors {
+        struct listener shared, admin;
+};
+
+void doors_init(struct doors *doors);
+
+/* Takes the sockets that the service manager hands over, else makes its own at the paths (admin_path NULL or "": none), and begins to
+ * accept. The cause of a failure is in the log. 0 or -errno. */
+int doors_open(struct doors *doors, struct hall *hall, const char *path, const char *admin_path);
+
+/* Says where it serves. */
+void doors_announce(const struct doors *doors);
+
+/* Harmless twice. */
+void doors_close(struct doors *doors);
+
+#endif
