@@ -7,17 +7,25 @@
 
 #include "clock.h"
 
+/* Descriptors that were sent and not yet received count against one limit of the daemon's user: a client that does not read must
+ * not use it up for all. So many bytes are a handful of replies, as the kernel counts. */
+#define LENT_UNREAD_MAX 8192
+#define LENT_RETRY_MS 2
+
 struct lent {
         struct registry *registry;
         struct buffer *buffer;
 };
 
-void outbox_init(struct outbox *outbox, struct house *house, struct wire *wire, void (*on_stuck)(void *arg), void *arg) {
-        *outbox = (struct outbox){.house = house, .wire = wire, .on_stuck = on_stuck, .arg = arg};
+void outbox_init(struct outbox *outbox, struct house *house, struct wire *wire, void (*on_stuck)(void *arg),
+                 void (*on_retry)(void *arg), void *arg) {
+        *outbox = (struct outbox){.house = house, .wire = wire, .on_stuck = on_stuck, .on_retry = on_retry, .arg = arg};
+        wire->unread_max = LENT_UNREAD_MAX;
 }
 
 void outbox_deinit(struct outbox *outbox) {
         alarm_cancel(&outbox->alarm);
+        alarm_cancel(&outbox->retry);
         if (outbox->wire)
                 wire_drop_output(outbox->wire);
 }
@@ -60,11 +68,28 @@ static int outbox_set_alarm(struct outbox *outbox) {
                          &outbox->alarm);
 }
 
+static void outbox_on_retry(void *arg) {
+        struct outbox *outbox = arg;
+
+        outbox->on_retry(outbox->arg);
+}
+
+/* Polling does not tell when the client has read, so it is tried again after a while. */
+static int outbox_hold(struct outbox *outbox) {
+        if (!outbox->retry &&
+            alarm_new(outbox->house->loop, LENT_RETRY_MS, outbox_on_retry, outbox, &outbox->retry) < 0)
+                return -ENOMEM;
+        return -EAGAIN;
+}
+
 int outbox_flush(struct outbox *outbox) {
         size_t before = wire_pending(outbox->wire);
         int r = wire_flush(outbox->wire);
 
         outbox->n_written += before - wire_pending(outbox->wire);
+        outbox->held = r == -EBUSY || r == -ETOOMANYREFS;
+        if (outbox->held)
+                r = outbox_hold(outbox);
         if (r == 0)
                 alarm_cancel(&outbox->alarm);
         else if (r == -EAGAIN && !outbox->alarm && outbox_set_alarm(outbox) < 0)
@@ -73,5 +98,5 @@ int outbox_flush(struct outbox *outbox) {
 }
 
 bool outbox_full(const struct outbox *outbox) {
-        return wire_pending(outbox->wire) > (size_t)outbox->house->registry.limits.unread_bytes;
+        return outbox->held || wire_pending(outbox->wire) > (size_t)outbox->house->registry.limits.unread_bytes;
 }

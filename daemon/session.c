@@ -124,6 +124,11 @@ static void session_flush(struct session *session) {
         session_mark_gone(session);
 }
 
+static void session_on_retry(void *arg) {
+        session_flush(arg);
+        session_mark_ready(arg);
+}
+
 static bool session_send(void *arg, const struct bytes *message, int fd, struct buffer *pinned) {
         struct session *session = arg;
 
@@ -251,7 +256,7 @@ static void session_poll(struct session *session) {
                 events |= UV_READABLE;
         if (!session->half_closed)
                 events |= UV_DISCONNECT;
-        if (wire_pending(&session->wire) > 0)
+        if (wire_pending(&session->wire) > 0 && !session->outbox.held)
                 events |= UV_WRITABLE;
         if (events == session->polled)
                 return;
@@ -416,7 +421,7 @@ int session_new(struct hall *hall, int fd_take, bool admin) {
         list_init(&session->by_hall);
         list_init(&session->by_ready);
         wire_init(&session->wire, fd_take, (size_t)hall->house->registry.limits.message_bytes);
-        outbox_init(&session->outbox, hall->house, &session->wire, session_on_stuck, session);
+        outbox_init(&session->outbox, hall->house, &session->wire, session_on_stuck, session_on_retry, session);
         session->farewell = farewell_new();
         r = session->farewell ? creds_read(fd_take, &session->creds) : -ENOMEM;
         if (r == 0)

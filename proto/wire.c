@@ -5,8 +5,10 @@
 #include "wire.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -297,10 +299,23 @@ static void out_written(struct wire *wire, size_t n) {
         }
 }
 
+/* Whether the next message carries descriptors while too much of what went before is unread. */
+static bool must_wait(const struct wire *wire) {
+        const struct wire_out *first = wire->out_first;
+        int unread = 0;
+
+        if (wire->unread_max == 0 || first->n_fds == 0 || first->at > 0)
+                return false;
+        return ioctl(wire->fd, SIOCOUTQ, &unread) == 0 && unread >= 0 && (size_t)unread > wire->unread_max;
+}
+
 int wire_flush(struct wire *wire) {
         while (wire->out_first != NULL) {
-                ssize_t n = send_some(wire);
+                ssize_t n;
 
+                if (must_wait(wire))
+                        return -EBUSY;
+                n = send_some(wire);
                 if (n < 0)
                         return (int)n;
                 out_written(wire, (size_t)n);

@@ -53,6 +53,8 @@ struct wire {
         bool truncated;            /* the kernel dropped descriptors; those that came are in `fds` */
         struct wire_out *out_first, *out_last;
         size_t out_pending;        /* bytes queued and not yet written */
+        size_t unread_max;         /* descriptors go out only while the peer has at most so many bytes unread, since
+                                    * those under way count against a limit of the whole user; 0 = always */
 };
 
 /* Takes fd, which must be non-blocking; -1 is allowed (a wire for tests, fed by hand). */
@@ -82,7 +84,8 @@ bool wire_ready(const struct wire *wire);
 int wire_put(struct wire *wire, const char *text, size_t n, const int *fds, size_t n_fds,
              void (*release)(void *arg), void *arg);
 
-/* Writes what it can. 0 when all is out, -EAGAIN when the socket is full, another -errno when it broke. */
+/* Writes what it can. 0 when all is out, -EAGAIN when the socket is full, -EBUSY when the next message carries descriptors
+ * and the peer has to read first (no poll tells when it has), another -errno when it broke. */
 int wire_flush(struct wire *wire);
 
 /* Drops what is queued, calling each message's release. */

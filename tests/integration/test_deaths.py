@@ -326,9 +326,9 @@ class HoldingTest(BooksTest):
 
     def test_killed_with_replies_unread(self):
         holder = self.holder()
-        for _ in range(100):
+        for _ in range(50):
             holder.send_call("Allocate", {"size": PAGE})
-        wait_for(lambda: self.daemon.status()["leases"] == 100, "100 leases")
+        wait_for(lambda: self.daemon.status()["leases"] >= 4, "some leases; the rest waits for the client to read")
         holder.kill()
         self.wait_books()
 

@@ -338,10 +338,11 @@ class DescriptorsOnOlderKernels(ActorTest):
         """The kernel drops what there is no room for: some, or all of them."""
         for room in (20, 0):
             with self.subTest(room), self.client() as client, self.client() as other:
-                other.call("GetStatus")
                 client.call("GetStatus")
+                wait_for(lambda: other.call("GetStatus")["sessions"] == 2, "all others to be gone")
                 before = resource.prlimit(self.daemon.pid, resource.RLIMIT_NOFILE)
-                limit = max(open_fds(self.daemon.pid)) + 1 + room
+                used = open_fds(self.daemon.pid)
+                limit = next(n for n in range(1 << 10) if sum(each not in used for each in range(n)) == room and n not in used)
                 resource.prlimit(self.daemon.pid, resource.RLIMIT_NOFILE, (limit, before[1]))
                 client.send(STATUS + b"\0", [0] * 253)
                 self.assert_refused(client)

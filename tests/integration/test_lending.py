@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Descriptors on their way: the kernel counts those sent and not yet received against one limit of the daemon's user,
+so a client that does not read must not use it up for all."""
+
+import os
+import shutil
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+
+from daemon import GPUIPCD, Daemon, wait_for
+from rawclient import WAIT_S
+
+USER = 4100
+N_OPEN = 1024
+N_CALLS = 300
+OPEN = b'{"method":"io.gpuipc.Broker.Open","parameters":{"buffer":"b1"}}\0'
+
+
+class OrdinaryUserTest(unittest.TestCase):
+    """The daemon without privileges: for root the kernel does not count."""
+
+    def setUp(self):
+        self.directory = tempfile.mkdtemp(prefix="lending.", dir=os.environ.get("TMPDIR", "/tmp"))
+        os.chmod(self.directory, 0o777)
+        self.addCleanup(shutil.rmtree, self.directory)
+        program = f"{self.directory}/gpuipcd"
+        with open(program, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\n"
+                       f"exec setpriv --reuid {USER} --regid {USER} --clear-groups "
+                       f"prlimit --nofile={N_OPEN}:{N_OPEN} {GPUIPCD} \"$@\" --socket {self.directory}/s\n")
+        os.chmod(program, 0o755)
+        self.daemon = Daemon(program=program, admin=False, wait=False)
+        self.daemon.socket = f"{self.directory}/s"
+        self.addCleanup(self.daemon.kill)
+        wait_for(lambda: os.path.exists(self.daemon.socket), "the socket")
+        self.owner = self.daemon.client()
+        self.addCleanup(self.owner.close)
+        self.owner.call("Allocate", {"size": 4096, "mode": "0666"})
+
+    def flood(self):
+        """A client that asks and never reads."""
+        client = self.daemon.client()
+        self.addCleanup(client.close)
+        client.socket.setblocking(False)
+        client.n_asked = 0
+        try:
+            while client.n_asked < N_CALLS:
+                client.socket.send(OPEN)
+                client.n_asked += 1
+        except BlockingIOError:
+            pass
+        client.socket.settimeout(WAIT_S)
+        return client
+
+    def test_clients_that_never_read_cost_others_nothing(self):
+        for _ in range(40):
+            self.flood()
+            self.owner.call("GetStatus")
+        with self.daemon.client() as innocent:
+            for _ in range(20):
+                lease = innocent.call("Open", {"buffer": "b1"})["lease"]
+                os.close(innocent.take_fd())
+                innocent.call("Release", {"lease": lease})
+
+    def test_who_reads_late_misses_nothing(self):
+        client = self.flood()
+        self.owner.call("GetStatus")
+        ids = set()
+        for _ in range(client.n_asked):
+            ids.add(client.result()["lease"])
+            os.close(client.take_fd())
+        self.assertEqual(len(ids), client.n_asked)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
