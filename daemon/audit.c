@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct account_sums {
-        int64_t used_bytes, reserved_bytes, clients, names, waits;
+        int64_t used_bytes, reserved_bytes, clients, names, waits, draining;
         unsigned refs;
 };
 
@@ -40,7 +40,10 @@ static bool audit_account(const struct registry *registry, const struct account 
         list_for_each(buffer, &registry->buffers, by_registry)
                 account_add_buffer(&sums, account, buffer);
         list_for_each(lease, &registry->leases, by_registry)
-                sums.refs += lease->account == account;
+                if (lease->account == account) {
+                        sums.refs++;
+                        sums.draining += lease->phase == LEASE_PHASE_DRAINING;
+                }
         list_for_each(client, &registry->clients, by_registry)
                 if (client->account == account) {
                         sums.refs++;
@@ -49,7 +52,7 @@ static bool audit_account(const struct registry *registry, const struct account 
                 }
         return account->used_bytes == sums.used_bytes && account->reserved_bytes == sums.reserved_bytes &&
                account->clients == sums.clients && account->names == sums.names && account->waits == sums.waits &&
-               account->refs >= sums.refs && account->refs > 0;
+               account->draining == sums.draining && account->refs >= sums.refs && account->refs > 0;
 }
 
 static bool audit_accounts(const struct registry *registry) {
@@ -196,14 +199,11 @@ static bool audit_clients(const struct registry *registry) {
 
 static bool audit_holder(const struct holder *holder) {
         const struct lease *lease;
-        int64_t n_draining = 0;
         unsigned n = 0;
 
-        list_for_each(lease, &holder->leases, by_holder) {
+        list_for_each(lease, &holder->leases, by_holder)
                 n++;
-                n_draining += lease->phase == LEASE_PHASE_DRAINING;
-        }
-        return holder->n_draining == n_draining && holder->refs >= n;
+        return holder->refs >= n;
 }
 
 static bool audit_leases(const struct registry *registry) {

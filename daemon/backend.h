@@ -55,8 +55,9 @@ struct backend {
         int (*allocate)(struct backend_device *device, int64_t size, int64_t allocated, const char *handle,
                         struct backing **backing, struct backend_detail *detail);
 
-        /* Makes sure that backing_fd(access) answers. 0 or -errno. Not needed before the first rw. */
-        int (*prepare)(struct backing *backing, enum access access, struct backend_detail *detail);
+        /* A descriptor of its own for one lease, where backing_prepared() says that the backing's own does not serve: the caller owns
+         * *ret_fd. 0 or -errno. */
+        int (*open)(struct backing *backing, enum access access, int *ret_fd, struct backend_detail *detail);
 
         /* Refuses writable handles from now on, as far as the kind can. Again: no harm. 0 or -errno. */
         int (*seal)(struct backing *backing, struct backend_detail *detail);
@@ -69,8 +70,8 @@ struct backend {
 int backing_fd(const struct backing *backing, enum access access);
 bool backing_prepared(const struct backing *backing, enum access access);
 
-/* How many descriptors a buffer of this kind may use at most. */
-#define BACKING_DESCRIPTORS(access) ((access) == ACCESS_RO ? 2 : 1)
+/* How many descriptors a buffer uses. */
+#define BACKING_DESCRIPTORS 1
 
 extern const struct backend backend_host;
 

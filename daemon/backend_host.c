@@ -191,19 +191,23 @@ static int host_allocate(struct backend_device *device, int64_t size, int64_t al
         return r;
 }
 
-static int host_prepare(struct backing *backing, enum access access, struct backend_detail *detail) {
+/* Each read-only lease has an open file of its own: what one holder does to its offset and flags is no other's business. A holder that
+ * took a lease (F_SETLEASE) would keep an ordinary open() waiting, and the lane with it. */
+static int host_open(struct backing *backing, enum access access, int *ret_fd, struct backend_detail *detail) {
         char path[32];
         int fd;
 
-        if (backing_prepared(backing, access))
-                return 0;
+        (void)access;
         snprintf(path, sizeof(path), "/proc/self/fd/%d", backing_fd(backing, ACCESS_RW));
-        fd = open(path, O_RDONLY | O_CLOEXEC);
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (fd < 0 && errno == EWOULDBLOCK)
+                return host_fail(detail, EBUSY, "a holder has taken a lease on the file (F_SETLEASE)");
         if (fd < 0 && errno == ENOENT)
                 return host_fail(detail, ENOENT, "cannot make a read-only descriptor: /proc is not mounted");
         if (fd < 0)
                 return host_fail(detail, errno, "cannot make a read-only descriptor: %s", strerrordesc_np(errno));
-        backing->fds[access] = fd;
+        (void)fcntl(fd, F_SETFL, 0);
+        *ret_fd = fd;
         return 0;
 }
 
@@ -232,7 +236,7 @@ const struct backend backend_host = {
         .round = host_round,
         .free_bytes = host_free_bytes,
         .allocate = host_allocate,
-        .prepare = host_prepare,
+        .open = host_open,
         .seal = host_seal,
         .close = host_close,
 };

@@ -41,6 +41,7 @@ struct broker {
         uv_timer_t watchdog, status;
         uv_signal_t signals[N_SIGNALS];
         uint64_t timer_usec;   /* when `timer` rings; UINT64_MAX: not set */
+        const char *untold;    /* the outcome of a reload, while the service manager could not take it */
         struct alarm *deadline; /* of a stop */
         bool registry_made, clean;
 };
@@ -176,6 +177,10 @@ static void broker_raise_descriptors(struct limits *limits) {
                 limits->descriptors = limit.rlim_cur > INT32_MAX ? INT32_MAX : (int64_t)limit.rlim_cur;
 }
 
+static void broker_tell_reloaded(struct broker *broker, const char *outcome) {
+        broker->untold = notify_reloaded(outcome) ? NULL : outcome;
+}
+
 /* New limits and policy. With a bad file the old ones stay, and the log says why. */
 static void broker_reload(struct broker *broker) {
         _cleanup_free_ char *message = NULL, *restart = NULL, *limits = NULL;
@@ -196,7 +201,7 @@ static void broker_reload(struct broker *broker) {
         if (r < 0) {
                 log_error("configuration not reloaded, the old one stays: %s", message ? message : strerror(-r));
                 config_deinit(&config);
-                notify_ready("configuration not reloaded");
+                broker_tell_reloaded(broker, "configuration not reloaded");
                 return;
         }
         for (size_t i = 0; i < broker->house.n_places; i++)
@@ -208,7 +213,7 @@ static void broker_reload(struct broker *broker) {
                  restart ? restart : "");
         config_deinit(&broker->config);
         broker->config = config;
-        notify_ready("configuration reloaded");
+        broker_tell_reloaded(broker, "configuration reloaded");
 }
 
 static void broker_on_signal(uv_signal_t *handle, int signal) {
@@ -224,9 +229,12 @@ static void broker_on_watchdog(uv_timer_t *timer) {
 }
 
 static void broker_on_status(uv_timer_t *timer) {
+        struct broker *broker = timer->data;
         char status[160];
 
-        broker_write_status(timer->data, status, sizeof(status));
+        if (broker->untold)
+                broker_tell_reloaded(broker, broker->untold);
+        broker_write_status(broker, status, sizeof(status));
         notify_status(status);
 }
 
@@ -302,6 +310,7 @@ static int broker_build(struct broker *broker) {
 
         list_init(&house->waiting);
         list_init(&house->watching);
+        list_init(&house->woken);
         list_init(&broker->hall.sessions);
         list_init(&broker->hall.ready);
         house->loop = &broker->loop;

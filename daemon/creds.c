@@ -145,10 +145,10 @@ static bool container_pod(const char *path, size_t n, char *ret, size_t n_ret) {
         return true;
 }
 
-/* The last run of exactly 64 hex digits: how Docker, Podman, containerd and CRI-O name a container's group. */
+/* The first run of exactly 64 hex digits: how Docker, Podman, containerd and CRI-O name a container's group. The outermost counts: what
+ * is below it, the container may have made itself. */
 static bool container_id(const char *path, size_t n, char *ret, size_t n_ret) {
-        size_t run = 0, found = 0;
-        const char *id = NULL;
+        size_t run = 0;
 
         for (size_t i = 0; i <= n; i++) {
                 if (i < n && isxdigit((unsigned char)path[i])) {
@@ -156,14 +156,12 @@ static bool container_id(const char *path, size_t n, char *ret, size_t n_ret) {
                         continue;
                 }
                 if (run == CONTAINER_ID_DIGITS) {
-                        id = path + i - run;
-                        found = run;
+                        snprintf(ret, n_ret, "%.*s", (int)run, path + i - run);
+                        return true;
                 }
                 run = 0;
         }
-        if (id)
-                snprintf(ret, n_ret, "%.*s", (int)found, id);
-        return id;
+        return false;
 }
 
 /* One component of the path that begins with a known prefix: what follows, without ".scope" or ".service". */

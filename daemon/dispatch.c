@@ -14,6 +14,8 @@
 #include "report.h"
 #include "wait.h"
 
+#define WAKE_TURN 32 /* watchers served before others get their turn */
+
 static const char stopping[] = "the daemon is stopping; connect again when it is back";
 
 static const char *request_method(const struct request *request) {
@@ -47,12 +49,12 @@ static void dispatch_drop(struct request *request, const char *why) {
 
 /* ---- replies ---------------------------------------------------------------------------------------------- */
 
-static bool dispatch_send(struct request *request, int fd, struct buffer *pinned) {
+static bool dispatch_send(struct request *request, int fd, bool fresh, struct buffer *pinned) {
         struct bytes *out = &request->house->scratch;
 
         if (out->failed)
                 return false;
-        return request->sink->send(request->session, out, fd, pinned);
+        return request->sink->send(request->session, out, fd, fresh, pinned);
 }
 
 static void scratch_begin(struct house *house) {
@@ -71,7 +73,7 @@ static void dispatch_fail(struct request *request, int r) {
         if (!request->oneway) {
                 scratch_begin(house);
                 codec_put_error(&house->scratch, &request->failure);
-                if (!dispatch_send(request, -1, NULL)) {
+                if (!dispatch_send(request, -1, false, NULL)) {
                         dispatch_drop(request, "a reply could not be queued");
                         return;
                 }
@@ -93,12 +95,14 @@ static void dispatch_succeed(struct request *request) {
         }
         scratch_begin(house);
         codec_put_reply(&house->scratch, schema->reply, &request->reply, continues);
-        if (!dispatch_send(request, fd, request->pinned ? request->buffer : NULL)) {
+        if (!dispatch_send(request, fd, request->fresh_fd >= 0, request->pinned ? request->buffer : NULL)) {
+                fd_closep(&request->fresh_fd); /* never the last: the buffer is pinned */
                 if (request->pinned)
                         registry_unpin(&house->registry, request->buffer, clock_real_usec(), clock_monotonic_usec());
                 dispatch_drop(request, "a reply could not be queued");
                 return;
         }
+        request->fresh_fd = -1;
         fault_point(request_method(request), "replied");
         if (!continues)
                 dispatch_end(request);
@@ -220,7 +224,7 @@ static void dispatch_malformed(struct request *request, const char *why) {
 void dispatch_refuse(struct house *house, const struct failure *failure, const struct sink *sink, void *session) {
         scratch_begin(house);
         codec_put_error(&house->scratch, failure);
-        if (house->scratch.failed || !sink->send(session, &house->scratch, -1, NULL))
+        if (house->scratch.failed || !sink->send(session, &house->scratch, -1, false, NULL))
                 sink->drop(session, "a reply could not be queued");
 }
 
@@ -252,7 +256,7 @@ static struct request *request_new(struct house *house, struct client *client, s
         request->holder = holder_ref(holder);
         request->sink = sink;
         request->session = session;
-        request->lend_fd = -1;
+        request->lend_fd = request->fresh_fd = -1;
         request->started_usec = clock_monotonic_usec();
         list_init(&request->by_house);
         waiter_init(&request->waiter);
@@ -334,13 +338,20 @@ void dispatch_continue(struct request *request) {
                 dispatch_finish(request);
 }
 
-/* Who has nothing to say goes back to the end of the list: each gets its turn once. */
 void dispatch_news(struct house *house) {
-        struct list parked;
+        while (!list_empty(&house->watching)) {
+                struct list *link = list_first(&house->watching);
 
-        list_move_all(&house->watching, &parked);
-        while (!list_empty(&parked))
-                dispatch_finish(container_of(list_first(&parked), struct request, by_house));
+                list_remove(link);
+                list_append(&house->woken, link);
+        }
+}
+
+/* Who has nothing to say goes back to those who watch. */
+bool dispatch_wake(struct house *house) {
+        for (int i = 0; i < WAKE_TURN && !list_empty(&house->woken); i++)
+                dispatch_finish(container_of(list_first(&house->woken), struct request, by_house));
+        return !list_empty(&house->woken);
 }
 
 void dispatch_holder_exited(struct house *house, const struct holder *holder) {
@@ -380,6 +391,7 @@ void dispatch_stop(struct house *house) {
 
         list_for_each(request, &house->waiting, by_house)
                 dispatch_deny(request, VERDICT_TOO_MANY_REQUESTS, stopping);
-        list_for_each(request, &house->watching, by_house)
+        dispatch_news(house);
+        list_for_each(request, &house->woken, by_house)
                 dispatch_deny(request, VERDICT_TOO_MANY_REQUESTS, stopping);
 }

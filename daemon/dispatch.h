@@ -27,8 +27,11 @@ void dispatch_holder_exited(struct house *house, const struct holder *holder);
  * microseconds; UINT64_MAX: never. */
 uint64_t dispatch_pump(struct house *house);
 
-/* There are new events: wakes those who watch. */
+/* There are new events: those who watch are to look. */
 void dispatch_news(struct house *house);
+
+/* Lets some of them look; true when others have yet to. */
+bool dispatch_wake(struct house *house);
 
 /* The daemon stops: waiting requests are refused in words, streams end. */
 void dispatch_stop(struct house *house);

@@ -17,11 +17,19 @@ void doors_init(struct doors *doors) {
         doors->shared = doors->admin = (struct listener){.fd = -1};
 }
 
+static const char *door_trouble(int r) {
+        switch (r) {
+        case -EADDRINUSE: return "another daemon answers there";
+        case -EEXIST: return "something that is no socket lies there; remove it or give another path";
+        default: return strerror(-r);
+        }
+}
+
 static int doors_make(struct listener *door, struct hall *hall, const char *path, bool admin) {
         int r = listener_open(door, hall, path, admin, admin ? ADMIN_MODE : SHARED_MODE, admin ? ADMIN_GROUP : NULL);
 
         if (r < 0)
-                log_error("cannot listen at %s: %s", path, r == -EADDRINUSE ? "another daemon answers there" : strerror(-r));
+                log_error("cannot listen at %s: %s", path, door_trouble(r));
         return r;
 }
 

@@ -26,7 +26,7 @@ void grant_fill(struct request *request, struct lease *lease) {
                 .size = buffer->size,
                 .device = rcstr_text(buffer->charge.device->uuid),
         };
-        request->lend_fd = backing_fd(buffer->backing, lease->access);
+        request->lend_fd = request->fresh_fd >= 0 ? request->fresh_fd : backing_fd(buffer->backing, lease->access);
         request->pinned = true;
         request->buffer = buffer;
         buffer_pin(buffer);

@@ -20,7 +20,7 @@ static void hall_retire(struct registry *registry) {
 static bool hall_round(struct hall *hall) {
         struct house *house = hall->house;
         struct registry *registry = &house->registry;
-        bool ready;
+        bool ready, woken;
 
         hall_retire(registry);
         if (registry->room || clock_monotonic_usec() >= house->pump_usec) {
@@ -31,8 +31,9 @@ static bool hall_round(struct hall *hall) {
                 house->news_seen = registry->events.next;
                 dispatch_news(house);
         }
+        woken = dispatch_wake(house);
         ready = sessions_run(hall);
-        return ready || registry->room || !list_empty(&registry->retiring) || registry->events.next != house->news_seen;
+        return ready || woken || registry->room || !list_empty(&registry->retiring) || registry->events.next != house->news_seen;
 }
 
 bool hall_settle(struct hall *hall, uint64_t *ret_next_usec) {

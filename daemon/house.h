@@ -19,6 +19,7 @@ struct house {
         size_t n_places;
         struct list waiting;        /* request.by_house: waiting for bytes or a name, longest first */
         struct list watching;       /* request.by_house: event streams with nothing to say right now */
+        struct list woken;          /* request.by_house: of those, who has yet to look at what is new */
         char *limits_json;
         const char *backend_name;   /* "host", "cuda" or "auto" */
         const char *features[8];

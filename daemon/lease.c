@@ -16,9 +16,9 @@ void holder_unref(struct holder *holder) {
                 holder->destroy(holder);
 }
 
-int lease_check_room(const struct registry *registry, const struct client *client, const struct holder *holder,
-                     struct failure *failure) {
-        int64_t limit = registry->limits.leases_per_session, used = client->n_leases + holder->n_draining;
+/* A user's draining leases count in each of its sessions: coming back again and again must not make them without end. */
+int lease_check_room(const struct registry *registry, const struct client *client, struct failure *failure) {
+        int64_t limit = registry->limits.leases_per_session, used = client->n_leases + client->account->draining;
 
         return used < limit ? 0 : fail_quota(failure, "leases_per_session", limit, used, 1);
 }
@@ -94,7 +94,7 @@ static void lease_discount(struct registry *registry, struct lease *lease) {
                 buffer->n_active--;
         } else {
                 buffer->n_draining--;
-                lease->holder->n_draining--;
+                lease->account->draining--;
         }
 }
 
@@ -142,7 +142,7 @@ void lease_drain(struct registry *registry, struct lease *lease, int64_t now_use
         lease->phase = LEASE_PHASE_DRAINING;
         buffer->n_active--;
         buffer->n_draining++;
-        lease->holder->n_draining++;
+        lease->account->draining++;
         events_add(&registry->events, "draining", buffer, lease, now_usec);
         buffer_settle(registry, buffer, now_usec, monotonic_usec);
 }

@@ -72,6 +72,7 @@ static void listener_set_group(const char *path, const char *group) {
 static int listener_bind(struct listener *listener, const char *path, mode_t mode, const char *group, int *ret_fd) {
         _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         struct sockaddr_un address;
+        struct stat left;
         int r;
 
         r = listener_address(path, &address);
@@ -80,7 +81,8 @@ static int listener_bind(struct listener *listener, const char *path, mode_t mod
         if (fd < 0)
                 return -errno;
         listener_ask_credentials(listener, fd);
-        (void)unlink(path);
+        if (lstat(path, &left) == 0 && S_ISSOCK(left.st_mode))
+                (void)unlink(path); /* of a daemon that was killed while it started */
         if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
                 return -errno;
         listener_set_group(path, group);
@@ -108,6 +110,8 @@ int listener_open(struct listener *listener, struct hall *hall, const char *path
                 return r;
         if (listener_answers(&address))
                 return -EADDRINUSE;
+        if (lstat(path, &made) == 0 && !S_ISSOCK(made.st_mode))
+                return -EEXIST;
         listener_make_directory(path);
         r = listener_bind(listener, making, mode, group, &fd);
         if (r < 0)

@@ -17,9 +17,9 @@ struct listener {
         struct alarm *pause; /* out of descriptors: tried again when it rings */
 };
 
-/* Makes the socket so that it answers from the moment its path exists: bound and listening under another name, then renamed. A
- * socket that another daemon answers at is left alone: -EADDRINUSE. Its directory is made when missing. `group` (may be NULL) owns
- * the socket if it exists. */
+/* Makes the socket so that it answers from the moment its path exists: bound and listening under another name, then renamed. Its
+ * directory is made when missing. A socket that another daemon answers at is left alone: -EADDRINUSE; so is what is no socket: -EEXIST.
+ * `group` (may be NULL) owns the socket if it exists. */
 int listener_open(struct listener *listener, struct hall *hall, const char *path, bool admin, mode_t mode, const char *group);
 
 /* Takes a socket from the service manager, which listens already; also on failure. -ENOTSOCK when it is no such socket. */

@@ -3,6 +3,7 @@
  * does not block, since the manager's queue may be full for as long as it is busy. */
 #include "notify.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -31,16 +32,17 @@ static socklen_t notify_address(struct sockaddr_un *ret) {
         return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (name[0] == '/'));
 }
 
-static void notify_send(const char *text, int flags) {
+/* False when the manager's queue is full. */
+static bool notify_send(const char *text, int flags) {
         struct sockaddr_un address;
         socklen_t n = notify_address(&address);
         _cleanup_fd_ int fd = -1;
 
         if (n == 0)
-                return;
+                return true;
         fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        if (fd >= 0)
-                (void)sendto(fd, text, strlen(text), flags | MSG_NOSIGNAL, (struct sockaddr *)&address, n);
+        return fd < 0 || sendto(fd, text, strlen(text), flags | MSG_NOSIGNAL, (struct sockaddr *)&address, n) >= 0 ||
+               errno != EAGAIN;
 }
 
 /* A status is one line. */
@@ -50,12 +52,20 @@ static void notify_line(const char *status, char ret[STATUS_MAX]) {
                 *p = ' ';
 }
 
-void notify_ready(const char *status) {
+static bool notify_send_ready(const char *status, int flags) {
         char line[STATUS_MAX], text[STATUS_MAX + 32];
 
         notify_line(status, line);
         snprintf(text, sizeof(text), "READY=1\nSTATUS=%s", line);
-        notify_send(text, 0);
+        return notify_send(text, flags);
+}
+
+void notify_ready(const char *status) {
+        (void)notify_send_ready(status, 0);
+}
+
+bool notify_reloaded(const char *status) {
+        return notify_send_ready(status, MSG_DONTWAIT);
 }
 
 void notify_status(const char *status) {
@@ -63,22 +73,22 @@ void notify_status(const char *status) {
 
         notify_line(status, line);
         snprintf(text, sizeof(text), "STATUS=%s", line);
-        notify_send(text, MSG_DONTWAIT);
+        (void)notify_send(text, MSG_DONTWAIT);
 }
 
 void notify_reloading(void) {
         char text[64];
 
         snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, clock_monotonic_usec());
-        notify_send(text, MSG_DONTWAIT);
+        (void)notify_send(text, MSG_DONTWAIT);
 }
 
 void notify_stopping(void) {
-        notify_send("STOPPING=1", MSG_DONTWAIT);
+        (void)notify_send("STOPPING=1", MSG_DONTWAIT);
 }
 
 void notify_watchdog(void) {
-        notify_send("WATCHDOG=1", MSG_DONTWAIT);
+        (void)notify_send("WATCHDOG=1", MSG_DONTWAIT);
 }
 
 uint64_t notify_watchdog_interval_ms(void) {

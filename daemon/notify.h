@@ -4,9 +4,14 @@
 #ifndef DAEMON_NOTIFY_H
 #define DAEMON_NOTIFY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 void notify_ready(const char *status);
+
+/* The same after a reload, without waiting. False when the manager cannot take it now: tell it again later. */
+bool notify_reloaded(const char *status);
+
 void notify_reloading(void);
 void notify_stopping(void);
 void notify_status(const char *status);

@@ -101,7 +101,7 @@ int op_allocate_begin(struct request *request) {
                 .label = params->label,
                 .mode = policy_mode(params->mode ? params->mode : "0600"),
                 .keep_ms = params->keep_ms == SCHEMA_UNSET ? 0 : params->keep_ms,
-                .n_descriptors = BACKING_DESCRIPTORS(ACCESS_RW),
+                .n_descriptors = BACKING_DESCRIPTORS,
         };
         struct workplace *place;
         int r;

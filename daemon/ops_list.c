@@ -9,6 +9,7 @@
 /* A page is at most 64 KiB on the wire; 64 bytes are for what is around the items. */
 #define PAGE_BYTES ((size_t)65536 - 64)
 #define PAGE_ITEMS 1024
+#define PAGE_LOOKS 4096 /* entries looked at for one page, seen or not: others wait meanwhile */
 
 enum listed { LISTED_END, LISTED_HIDDEN, LISTED_ITEM };
 
@@ -47,14 +48,14 @@ static enum listed list_buffer(const struct request *request, void *ret) {
 /* Fills one page. With more to come than fits, `continues` is set, or one who did not ask for pages is refused. */
 static int list_page(struct request *request, const struct schema *schema,
                      enum listed (*look)(const struct request *request, void *ret), struct struct_array *ret) {
-        size_t n = 0, bytes = 0;
+        size_t n = 0, bytes = 0, looks = 0;
         enum listed listed;
 
         for (;; cursor_step(&request->cursor)) {
                 char *item = (char *)request->page + n * schema->size;
 
                 listed = look(request, item);
-                if (listed == LISTED_END)
+                if (listed == LISTED_END || (request->more && ++looks > PAGE_LOOKS))
                         break;
                 if (listed == LISTED_HIDDEN)
                         continue;

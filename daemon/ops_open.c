@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Open: a lease on a buffer that exists, or that is waited for by name. The descriptor of a writable lease is there already; the
- * first read-only lease has the backend make one. Loop thread but for op_open_work(). */
+/* Open: a lease on a buffer that exists, or that is waited for by name. The descriptor of a writable lease is there already; for a
+ * read-only one the backend makes it. Loop thread but for op_open_work(). */
 #include "clock.h"
 #include "grant.h"
 #include "ops.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "proto/cleanup.h"
@@ -61,8 +62,6 @@ int op_open_begin(struct request *request) {
 
         r = open_check_read_only(request, buffer);
         if (r == 0)
-                r = registry_extend_descriptors(registry, buffer, BACKING_DESCRIPTORS(open_access(request)), &request->failure);
-        if (r == 0)
                 r = registry_open_reserve(registry, request->client, request->holder, buffer, open_access(request),
                                           params->label, &request->lease, &request->failure);
         if (r != 0)
@@ -75,12 +74,13 @@ int op_open_begin(struct request *request) {
 }
 
 int op_open_work(struct request *request) {
-        return request->place->backend->prepare(request->backing, open_access(request), &request->detail);
+        return request->place->backend->open(request->backing, open_access(request), &request->fresh_fd, &request->detail);
 }
 
 void op_open_abandon(struct request *request) {
         if (!request->lease)
                 return;
+        fd_closep(&request->fresh_fd); /* never the last: the buffer is pinned */
         registry_open_cancel(request_registry(request), request->lease, clock_real_usec(), clock_monotonic_usec());
         request->lease = NULL;
         request->buffer = NULL;
@@ -89,8 +89,10 @@ void op_open_abandon(struct request *request) {
 int op_open_finish(struct request *request) {
         int r = request->job.result;
 
-        if (r != 0)
-                r = request_internal(request, "preparing a handle", r);
+        if (r == -EBUSY)
+                r = fail_reason(&request->failure, VERDICT_HANDLE_UNSUPPORTED, request->buffer->handle, "%s", request->detail.text);
+        else if (r != 0)
+                r = request_internal(request, "making a handle", r);
         else if (request->holder->exited)
                 r = fail_reason(&request->failure, VERDICT_ACCESS_DENIED, "",
                                 "the process that asked has exited meanwhile");

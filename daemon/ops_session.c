@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kick: an owner or an administrator ends a session. Loop thread. */
+/* Kick: an owner or an administrator ends a session; an administrator's session only an administrator. Loop thread. */
 #include "ops.h"
 
 int op_kick_finish(struct request *request) {
         struct registry *registry = request_registry(request);
         struct client *target = registry_find_client(registry, request->params.kick.session);
 
-        if (!target || !policy_may_rule(&registry->policy, request_peer(request), &target->peer.principal))
+        if (!target || (target->peer.admin && !request_peer(request)->admin) ||
+            !policy_may_rule(&registry->policy, request_peer(request), &target->peer.principal))
                 return fail_plain(&request->failure, VERDICT_NO_SUCH_SESSION);
         request->house->kick(target->session);
         return 0;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "clock.h"
+#include "proto/cleanup.h"
 
 /* Descriptors that were sent and not yet received count against one limit of the daemon's user: a client that does not read must
  * not use it up for all. So many bytes are a handful of replies, as the kernel counts. */
@@ -15,6 +16,7 @@
 struct lent {
         struct registry *registry;
         struct buffer *buffer;
+        int fresh_fd; /* closed once sent, while the buffer is pinned: never the last of its file */
 };
 
 void outbox_init(struct outbox *outbox, struct house *house, struct wire *wire, void (*on_stuck)(void *arg),
@@ -33,11 +35,12 @@ void outbox_deinit(struct outbox *outbox) {
 static void lent_return(void *arg) {
         struct lent *lent = arg;
 
+        fd_closep(&lent->fresh_fd);
         registry_unpin(lent->registry, lent->buffer, clock_real_usec(), clock_monotonic_usec());
         free(lent);
 }
 
-int outbox_put(struct outbox *outbox, const struct bytes *message, int fd, struct buffer *pinned) {
+int outbox_put(struct outbox *outbox, const struct bytes *message, int fd, bool fresh, struct buffer *pinned) {
         struct lent *lent = NULL;
         int r;
 
@@ -45,7 +48,7 @@ int outbox_put(struct outbox *outbox, const struct bytes *message, int fd, struc
                 lent = malloc(sizeof(*lent));
                 if (!lent)
                         return -ENOMEM;
-                *lent = (struct lent){&outbox->house->registry, pinned};
+                *lent = (struct lent){&outbox->house->registry, pinned, fresh ? fd : -1};
         }
         r = wire_put(outbox->wire, message->data, message->n, &fd, fd >= 0, lent ? lent_return : NULL, lent);
         if (r < 0)

@@ -20,6 +20,7 @@ struct account {
         int64_t used_bytes;     /* committed buffers, draining included */
         int64_t reserved_bytes; /* promised to requests under way */
         int64_t clients, names, waits;
+        int64_t draining;       /* draining leases */
         struct waitq waitq;     /* requests waiting for this uid's quota */
 };
 

@@ -133,21 +133,6 @@ int registry_use_descriptors(struct registry *registry, int64_t n, struct failur
         return r;
 }
 
-int registry_extend_descriptors(struct registry *registry, struct buffer *buffer, int64_t total,
-                                struct failure *failure) {
-        int64_t more = total - buffer->n_descriptors;
-        int r;
-
-        if (more <= 0)
-                return 0;
-        r = descriptors_check(registry, more, DESCRIPTORS_FOR_SESSIONS, failure);
-        if (r != 0)
-                return r;
-        registry->n_descriptors += more;
-        buffer->n_descriptors += more;
-        return 0;
-}
-
 struct buffer *registry_find_buffer(const struct registry *registry, const char *id, const char *name) {
         struct buffer *buffer = id ? map_find(&registry->buffers_by_id, id, strlen(id))
                                    : map_find(&registry->buffers_by_name, name, strlen(name));

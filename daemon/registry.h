@@ -34,7 +34,6 @@ struct holder {
         bool exited;
         unsigned refs;
         struct list leases;                      /* lease.by_holder */
-        int64_t n_draining;                      /* leases of those that are draining; the ledger's */
         void (*destroy)(struct holder *holder);  /* called when the last reference goes */
 };
 
@@ -235,9 +234,6 @@ void registry_wait_end(struct registry *registry, struct client *client);
 
 /* n may be negative. 0 or VERDICT_QUOTA_EXCEEDED (descriptors); giving back never fails. */
 int registry_use_descriptors(struct registry *registry, int64_t n, struct failure *failure);
-
-/* A buffer is to use up to `total` descriptors from now until its memory is closed. 0 or VERDICT_QUOTA_EXCEEDED (descriptors). */
-int registry_extend_descriptors(struct registry *registry, struct buffer *buffer, int64_t total, struct failure *failure);
 
 /* ---- looking ---- */
 void buffer_describe(const struct buffer *buffer, struct buffer_info *ret);

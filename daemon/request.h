@@ -13,9 +13,9 @@ struct request;
 
 /* Where replies go; what the session gives to dispatch. */
 struct sink {
-        /* Queues a message; `fd` (−1: none) is lent from `pinned`, whose pin goes with the message. False: the session will be
-         * closed, the pin is the caller's still. */
-        bool (*send)(void *session, const struct bytes *message, int fd, struct buffer *pinned);
+        /* Queues a message; `fd` (−1: none) is lent from `pinned`, whose pin goes with the message. With `fresh` the descriptor itself
+         * goes with it and is closed when it was sent. False: the session will be closed, pin and descriptor are the caller's still. */
+        bool (*send)(void *session, const struct bytes *message, int fd, bool fresh, struct buffer *pinned);
 
         /* The request is over and freed; the session may take its next. */
         void (*done)(void *session);
@@ -52,6 +52,7 @@ struct request {
         struct backend_detail detail;
         bool pinned;           /* the reply lends `lend_fd` and carries a pin on buffer */
         int lend_fd;
+        int fresh_fd;          /* made for this lease alone; owned; -1: the backing's own serves */
         bool no_work;          /* begin found that there is nothing to do on the lane */
         struct cursor cursor;  /* List, ListBuffers */
         void *page;            /* items of the reply; freed with the request */

@@ -24,8 +24,7 @@ static int allocate_check_name(const struct registry *registry, const struct cli
 }
 
 static int allocate_check_counts(const struct registry *registry, const struct client *client,
-                                 const struct holder *holder, const struct buffer_spec *spec,
-                                 struct failure *failure) {
+                                 const struct buffer_spec *spec, struct failure *failure) {
         const struct limits *limits = &registry->limits;
         int64_t names = client->account->names;
         int r;
@@ -34,14 +33,14 @@ static int allocate_check_counts(const struct registry *registry, const struct c
                 return fail_quota(failure, "buffers", limits->buffers, registry->n_buffers, 1);
         if (spec->name && names >= limits->names_per_uid)
                 return fail_quota(failure, "names_per_uid", limits->names_per_uid, names, 1);
-        r = lease_check_room(registry, client, holder, failure);
+        r = lease_check_room(registry, client, failure);
         if (r != 0)
                 return r;
         return descriptors_check(registry, spec->n_descriptors, DESCRIPTORS_FOR_SESSIONS, failure);
 }
 
-static int allocate_check(const struct registry *registry, const struct client *client,
-                          const struct holder *holder, const struct buffer_spec *spec, struct failure *failure) {
+static int allocate_check(const struct registry *registry, const struct client *client, const struct buffer_spec *spec,
+                          struct failure *failure) {
         int64_t limit = registry->limits.bytes_per_session;
         int r;
 
@@ -51,7 +50,7 @@ static int allocate_check(const struct registry *registry, const struct client *
                         "your user id is not mapped where the daemon runs, so nothing can belong to you");
         r = allocate_check_name(registry, client, spec->name, failure);
         if (r == 0)
-                r = allocate_check_counts(registry, client, holder, spec, failure);
+                r = allocate_check_counts(registry, client, spec, failure);
         if (r != 0)
                 return r;
         if (spec->allocated > limit - client->bytes)
@@ -153,7 +152,7 @@ int registry_allocate_reserve(struct registry *registry, struct client *client, 
         bool never = true;
         int r;
 
-        r = allocate_check(registry, client, holder, spec, failure);
+        r = allocate_check(registry, client, spec, failure);
         if (r == 0) {
                 r = charge_reserve(&charge, account, spec->device, spec->allocated, &registry->limits, &never,
                                    failure);
@@ -214,7 +213,7 @@ int registry_open_reserve(struct registry *registry, struct client *client, stru
         struct lease *lease;
         int r;
 
-        r = lease_check_room(registry, client, holder, failure);
+        r = lease_check_room(registry, client, failure);
         if (r == 0)
                 r = map_reserve(&registry->leases_by_id);
         if (r != 0)

@@ -43,6 +43,17 @@ void senders_blind_exit(struct senders *senders) {
                         process->holder.exited = true;
 }
 
+/* Lets go of those that have exited; their leases are over. */
+static void senders_sweep(struct senders *senders) {
+        struct process *process;
+
+        list_for_each(process, &senders->processes, by_session)
+                if (process != senders->peer && process->holder.exited) {
+                        list_remove(&process->by_session);
+                        holder_unref(&process->holder);
+                }
+}
+
 /* Pid 0 stands for every process outside our pid namespace; the pidfds tell them apart. */
 static bool sender_is(const struct wire_sender *sender, const struct process *process) {
         if (sender->pid != process->holder.pid || process->holder.exited)
@@ -70,6 +81,7 @@ int senders_find(struct senders *senders, struct house *house, const struct cred
                                    (unsigned)creds->uid, (unsigned)sender->uid);
         if (sender->dead)
                 return -ESRCH;
+        senders_sweep(senders);
         pidfd = take_fd(&sender->pidfd);
         if (pidfd < 0)
                 pidfd = creds_open_pid(sender->pid);

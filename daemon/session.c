@@ -22,7 +22,7 @@
 #define TURN_MESSAGES 32         /* handled before others get their turn */
 #define TURNED_AWAY_MAX 64       /* connections kept at once only to be told why */
 #define TURNED_AWAY_MS 5000      /* and how long each has to ask */
-#define SESSION_DESCRIPTORS 1    /* its socket; processes count their own */
+#define SESSION_DESCRIPTORS 3    /* its socket, the sender of the message at hand, a handle on its way; processes count their own */
 
 struct session {
         struct list by_hall, by_ready;
@@ -129,15 +129,17 @@ static void session_on_retry(void *arg) {
         session_mark_ready(arg);
 }
 
-static bool session_send(void *arg, const struct bytes *message, int fd, struct buffer *pinned) {
+static bool session_send(void *arg, const struct bytes *message, int fd, bool fresh, struct buffer *pinned) {
         struct session *session = arg;
 
         if (session->gone) {
+                if (fresh)
+                        fd_closep(&fd);
                 if (pinned)
                         registry_unpin(&session->hall->house->registry, pinned, clock_real_usec(), clock_monotonic_usec());
                 return true;
         }
-        if (outbox_put(&session->outbox, message, fd, pinned) < 0)
+        if (outbox_put(&session->outbox, message, fd, fresh, pinned) < 0)
                 return false;
         session_flush(session);
         session_mark_ready(session); /* what to poll for, or to say next, may have changed */
@@ -250,7 +252,7 @@ static bool session_hung_up(const struct session *session) {
 }
 
 static void session_poll(struct session *session) {
-        int events = UV_PRIORITIZED; /* never comes by itself, but keeps hang-up watched */
+        int events = UV_PRIORITIZED; /* no client sends out-of-band data, but this keeps hang-up watched */
 
         if (!session->eof && !session->crowded && !session->why)
                 events |= UV_READABLE;
@@ -317,8 +319,10 @@ static void session_on_poll(uv_poll_t *poll, int status, int events) {
         if (status < 0 || (events & (UV_DISCONNECT | UV_PRIORITIZED))) {
                 if (status < 0 || session_hung_up(session))
                         session_mark_gone(session);
-                else
+                else if (events & UV_DISCONNECT)
                         session->half_closed = true;
+                else
+                        session_drop(session, "out-of-band data was sent");
                 session->polled = status < 0 ? 0 : session->polled; /* libuv stopped polling */
         }
         if (events & UV_WRITABLE)

@@ -54,6 +54,7 @@ static void world_init(struct world *world) {
         must(uv_loop_init(&world->loop) == 0, "no loop");
         list_init(&world->house.waiting);
         list_init(&world->house.watching);
+        list_init(&world->house.woken);
         list_init(&world->hall.sessions);
         list_init(&world->hall.ready);
         world->house.loop = &world->loop;

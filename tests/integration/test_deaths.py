@@ -74,15 +74,14 @@ class BeatCase(FaultTest):
         self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS)
 
     def open(self, beat, access, *outcomes, **options):
-        # A read-only descriptor, once made, is the buffer's and stays with it.
-        fds = 3 + (access == "ro")
+        # A read-only descriptor is made for one lease and closed once it was sent.
         points = OPEN if access == "ro" else OPEN_LEDGER
         self.die_at(points, f"Open.{beat}", ("Open", {"name": "stays", "access": access}), **options)
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=fds)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=3)
         self.assertIn(kinds(self.take_events()), outcomes)
         reply = self.bystander.call("Open", {"name": "stays", "access": access})
         self.bystander.call("Release", {"lease": reply["lease"]})
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=fds)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=3)
 
 
 class BeatTest(BeatCase):
@@ -168,7 +167,7 @@ class BeatTest(BeatCase):
         self.fault.go()
         self.fault.open()
         self.assertEqual(opener.result()["buffer"]["id"], self.stays["buffer"]["id"])
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=4)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=3)
         opener.kill()
         self.wait_books()
 
@@ -307,7 +306,7 @@ class HoldingTest(BooksTest):
         holder.call("Open", {"name": "held", "access": "ro"})
         kept = other.call("Allocate", {"size": PAGE})["lease"]
         self.assertEqual([lease["pid"] for lease in self.leases(name="held")], [holder.pid] * 2)
-        self.wait_books(leases=3, buffers=2, sessions=2, brokered=STAYS + PAGE, fds=2 * 2 + 2 + 1)
+        self.wait_books(leases=3, buffers=2, sessions=2, brokered=STAYS + PAGE, fds=2 * 2 + 2)
         holder.kill()
         self.wait_books(leases=1, buffers=1, sessions=1, brokered=PAGE)
         events = [event for event in self.take_events() if event[1] == made["buffer"]["id"]]
@@ -484,7 +483,7 @@ class SecondHolderTest(BooksTest):
             consumer.stop()
         owner.kill()
         wait_for(lambda: [buffer["charged_uid"] for buffer in self.buffers()] == [OWNER], "the charge, with the name, still")
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=4)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=3)
         return made, consumer
 
     def holder_stays(self, stopped):
@@ -498,7 +497,7 @@ class SecondHolderTest(BooksTest):
         if stopped:
             consumer.signal(signal.SIGCONT)
         self.assertEqual(consumer.peek("m", 20), b"all that was written")
-        self.wait_books(leases=1, buffers=1, sessions=2, brokered=STAYS, fds=2 * 2 + 2)
+        self.wait_books(leases=1, buffers=1, sessions=2, brokered=STAYS, fds=2 * 2 + 1)
         self.assertEqual([lease["buffer"] for lease in self.leases()], [made["buffer"]["id"]])
         consumer.kill()
         self.wait_books(sessions=1)

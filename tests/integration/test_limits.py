@@ -426,7 +426,7 @@ class Descriptors(LimitTest):
                 client.close()
         self.assertEqual(told.name, "io.gpuipc.Broker.QuotaExceeded")
         self.assertEqual((told.parameters["scope"], told.parameters["limit"]), ("descriptors", 128))
-        self.assertGreater(len(clients), 40)
+        self.assertGreater(len(clients), 25)  # each reserves four: socket, process, sender, a handle on its way
         n = len(clients)
         clients.pop().close()
         wait_for(lambda: clients[0].call("GetStatus")["sessions"] == n - 1, "one to be gone")

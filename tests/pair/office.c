@@ -97,10 +97,10 @@ static int gated_allocate(struct backend_device *device, int64_t size, int64_t a
         return gate_leave(r);
 }
 
-static int gated_prepare(struct backing *backing, enum access access, struct backend_detail *detail) {
+static int gated_open(struct backing *backing, enum access access, int *ret_fd, struct backend_detail *detail) {
         int r = gate_pass();
 
-        return gate_leave(r == 0 ? backend_host.prepare(backing, access, detail) : r);
+        return gate_leave(r == 0 ? backend_host.open(backing, access, ret_fd, detail) : r);
 }
 
 static int gated_seal(struct backing *backing, struct backend_detail *detail) {
@@ -134,11 +134,12 @@ void office_init(struct office *office, int64_t capacity_bytes) {
         the_gate = &office->gate;
         gated = backend_host;
         gated.allocate = gated_allocate;
-        gated.prepare = gated_prepare;
+        gated.open = gated_open;
         gated.seal = gated_seal;
         ck_assert_int_eq(uv_loop_init(&office->loop), 0);
         list_init(&office->house.waiting);
         list_init(&office->house.watching);
+        list_init(&office->house.woken);
         list_init(&office->hall.sessions);
         list_init(&office->hall.ready);
         office->house.loop = &office->loop;
@@ -229,7 +230,7 @@ static void person_destroy(struct holder *holder) {
         free(person);
 }
 
-static bool sink_send(void *session, const struct bytes *message, int fd, struct buffer *pinned) {
+static bool sink_send(void *session, const struct bytes *message, int fd, bool fresh, struct buffer *pinned) {
         struct caller *caller = session;
 
         if (caller->n_refused > 0) {
@@ -247,6 +248,8 @@ static bool sink_send(void *session, const struct bytes *message, int fd, struct
                 ck_assert_uint_lt(caller->n_lent, ELEMENTSOF(caller->lent));
                 caller->lent[caller->n_lent++] = pinned;
         }
+        if (fresh)
+                close(fd);
         return true;
 }
 

@@ -170,12 +170,13 @@ void model_settle(struct model *model) {
                         model_remove_buffer(model, &model->buffers[i--]);
 }
 
-int64_t model_count_leases(const struct model *model, const struct client *client, const struct holder *holder) {
+int64_t model_count_leases(const struct model *model, const struct client *client) {
+        uid_t uid = client->peer.principal.uid;
         int64_t n = 0;
 
         for (size_t i = 0; i < model->n_leases; i++)
                 n += model->leases[i].client == client->serial ||
-                     (model->leases[i].holder == holder && model->leases[i].phase == MODEL_DRAINING);
+                     (model->leases[i].uid == uid && model->leases[i].phase == MODEL_DRAINING);
         return n;
 }
 
@@ -222,7 +223,7 @@ static bool model_has_name(const struct model *model, const char *name) {
 }
 
 int model_judge(const struct model *model, const struct world *world, const struct client *client,
-                const struct holder *holder, const struct buffer_spec *spec, const char **ret_scope) {
+                const struct buffer_spec *spec, const char **ret_scope) {
         const struct limits *limits = &world->registry.limits;
         uid_t uid = client->peer.principal.uid;
         int64_t most = world->device.capacity_bytes - limits->keep_free_bytes, bytes = spec->allocated;
@@ -239,7 +240,7 @@ int model_judge(const struct model *model, const struct world *world, const stru
         if (spec->name && model_names(model, uid) + 1 > limits->names_per_uid)
                 return VERDICT_QUOTA_EXCEEDED;
         *ret_scope = "leases_per_session";
-        if (model_count_leases(model, client, holder) + 1 > limits->leases_per_session)
+        if (model_count_leases(model, client) + 1 > limits->leases_per_session)
                 return VERDICT_QUOTA_EXCEEDED;
         *ret_scope = "bytes_per_session";
         if (model_session_bytes(model, client->serial) + bytes > limits->bytes_per_session)

@@ -58,8 +58,8 @@ struct model_buffer *model_find_buffer(struct model *model, uint64_t serial);
 
 /* What a reservation must answer: 0 or the verdict with its scope ("" for none). */
 int model_judge(const struct model *model, const struct world *world, const struct client *client,
-                const struct holder *holder, const struct buffer_spec *spec, const char **ret_scope);
-int64_t model_count_leases(const struct model *model, const struct client *client, const struct holder *holder);
+                const struct buffer_spec *spec, const char **ret_scope);
+int64_t model_count_leases(const struct model *model, const struct client *client);
 
 /* Fails the test where the ledger differs. */
 void model_compare(struct model *model, const struct world *world);

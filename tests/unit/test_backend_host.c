@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,9 +100,13 @@ static int rw_of(const struct backing *backing) {
         return backing_fd(backing, ACCESS_RW);
 }
 
+/* A read-only descriptor, the caller's. */
 static int ro_of(struct backing *backing) {
-        ck_assert_msg(backend_host.prepare(backing, ACCESS_RO, &detail) == 0, "%s", detail.text);
-        return backing_fd(backing, ACCESS_RO);
+        int fd = -1;
+
+        ck_assert_msg(backend_host.open(backing, ACCESS_RO, &fd, &detail) == 0, "%s", detail.text);
+        ck_assert_int_ge(fd, 0);
+        return fd;
 }
 
 static int64_t pages_of(int fd) {
@@ -309,9 +314,43 @@ START_TEST(read_only_is_read_only) {
         ck_assert_int_eq((int)pwrite(rw_of(backing), "x", 1, 0), 1);
         ck_assert_int_eq(bytes[0], 'x');
         munmap(bytes, 4096);
-        ck_assert_int_eq(ro_of(backing), fd);
-        ck_assert(backing_prepared(backing, ACCESS_RO));
-        ck_assert_int_eq(backend_host.prepare(backing, ACCESS_RW, &detail), 0);
+        close(fd);
+        backend_host.close(backing);
+} END_TEST
+
+/* What one holder does to its descriptor is no other's business. */
+START_TEST(each_read_only_lease_has_an_offset_of_its_own) {
+        struct backing *backing = allocate(4096);
+        int one = ro_of(backing), other;
+
+        ck_assert_int_eq(lseek(one, 123, SEEK_SET), 123);
+        ck_assert_int_eq(fcntl(one, F_SETFL, O_NONBLOCK | O_APPEND), 0);
+        other = ro_of(backing);
+        ck_assert_int_eq(lseek(other, 0, SEEK_CUR), 0);
+        ck_assert_int_eq(fcntl(other, F_GETFL) & (O_NONBLOCK | O_APPEND), 0);
+        close(one);
+        close(other);
+        backend_host.close(backing);
+} END_TEST
+
+/* A holder of the daemon's own user may take a lease on the file: nobody waits for it to be broken. */
+START_TEST(a_file_lease_holds_up_nobody) {
+        struct backing *backing = allocate(4096);
+        char path[32];
+        int fd = -1, mine;
+
+        signal(SIGIO, SIG_IGN);
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", rw_of(backing));
+        mine = open(path, O_RDWR | O_CLOEXEC);
+        ck_assert_int_ge(mine, 0);
+        close(backing->fds[ACCESS_RW]); /* the only other opener, for a lease to be granted */
+        backing->fds[ACCESS_RW] = mine;
+        ck_assert_int_eq(fcntl(mine, F_SETLEASE, F_WRLCK), 0);
+        ck_assert_int_eq(backend_host.open(backing, ACCESS_RO, &fd, &detail), -EBUSY);
+        ck_assert_int_eq(fd, -1);
+        ck_assert_ptr_nonnull(strstr(detail.text, "F_SETLEASE"));
+        ck_assert_int_eq(fcntl(mine, F_SETLEASE, F_UNLCK), 0);
+        close(ro_of(backing));
         backend_host.close(backing);
 } END_TEST
 
@@ -348,15 +387,18 @@ START_TEST(strangers_cannot_open_it_anew_for_writing) {
         fd = ro_of(backing);
         child = child_start(&(struct child_options){.uid = 65534, .gid = 65534}, stranger, &fd);
         child_expect_exit(&child, 0);
+        close(fd);
         backend_host.close(backing);
 } END_TEST
 
 /* In a mount namespace of its own, with nothing in /proc. */
 static int without_proc(int talk_fd, void *data) {
+        int fd = -1;
+
         (void)talk_fd;
         if (mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) < 0 || mount("none", "/proc", "tmpfs", 0, NULL) < 0)
                 return 1;
-        if (backend_host.prepare(data, ACCESS_RO, &detail) != -ENOENT || backing_prepared(data, ACCESS_RO))
+        if (backend_host.open(data, ACCESS_RO, &fd, &detail) != -ENOENT || fd != -1)
                 return 2;
         return strcmp(detail.text, "cannot make a read-only descriptor: /proc is not mounted") == 0 ? 0 : 3;
 }
@@ -386,9 +428,11 @@ START_TEST(sealed_ones_take_no_new_writer) {
         ck_assert_ptr_eq(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
         expect_error((int)pwrite(fd, "x", 1, 0), EPERM);
         old[0] = 'y'; /* who could write before still can */
-        const char *seen = mmap(NULL, 4096, PROT_READ, MAP_SHARED, ro_of(backing), 0);
+        int reader = ro_of(backing);
+        const char *seen = mmap(NULL, 4096, PROT_READ, MAP_SHARED, reader, 0);
         ck_assert_int_eq(seen[0], 'y');
         munmap((void *)seen, 4096);
+        close(reader);
         munmap(old, 4096);
         ck_assert_int_eq(backend_host.seal(backing, &detail), 0);
         backend_host.close(backing);
@@ -440,6 +484,8 @@ int main(void) {
         tcase_add_test(tcase, nothing_is_left_of_a_failed_start);
         tcase_add_test(tcase, kernels_without_newer_flags);
         tcase_add_test(tcase, read_only_is_read_only);
+        tcase_add_test(tcase, each_read_only_lease_has_an_offset_of_its_own);
+        tcase_add_test(tcase, a_file_lease_holds_up_nobody);
         tcase_add_test(tcase, strangers_cannot_open_it_anew_for_writing);
         tcase_add_test(tcase, without_proc_the_reason_is_told);
         tcase_add_test(tcase, sealed_ones_take_no_new_writer);

@@ -197,7 +197,7 @@ static void step_allocate(void) {
         spec.label = roll(2) ? "label" : NULL;
         spec.mode = 0666;
         spec.keep_ms = roll(3) ? 0 : 1 + roll(50);
-        expected = model_judge(&model, &world, client, holder, &spec, &scope);
+        expected = model_judge(&model, &world, client, &spec, &scope);
         world.queue = NULL;
         arm();
         r = registry_allocate_reserve(&world.registry, client, holder, &spec, &buffer, &lease, &world.never,
@@ -253,7 +253,7 @@ static void step_open(void) {
         must(sealed == (target->sealed && !target->freed));
         if (!found)
                 return;
-        full = model_count_leases(&model, client, holder) >= world.registry.limits.leases_per_session;
+        full = model_count_leases(&model, client) >= world.registry.limits.leases_per_session;
         arm();
         r = registry_open_reserve(&world.registry, client, holder, found, ACCESS_RW, "label", &lease,
                                   &world.failure);

@@ -601,8 +601,8 @@ START_TEST(a_session_ends_with_reservations) {
 }
 END_TEST
 
-/* A process cannot make draining leases without end by coming back again and again. */
-START_TEST(drainers_count_as_leases_of_their_process) {
+/* Nobody can make draining leases without end by coming back again and again. */
+START_TEST(drainers_count_as_leases_of_their_user) {
         struct limits limits = world_limits();
         struct policy policy = { .trust_release = true };
         struct buffer *buffer = allocate(NULL, 0);
@@ -621,7 +621,7 @@ START_TEST(drainers_count_as_leases_of_their_process) {
                          VERDICT_QUOTA_EXCEEDED);
         ck_assert_str_eq(world.failure.subject, "leases_per_session");
         ck_assert_int_eq(world.failure.used, 3);
-        ck_assert_int_eq(child->n_draining, 2);
+        ck_assert_int_eq(again->account->draining, 2);
         end_process(&child);
         child = world_holder(&world, BOB);
         world_open(&world, again, child, buffer);
@@ -673,7 +673,7 @@ int main(void) {
         tcase_add_test(tcase, a_cancelled_allocation_is_as_if_it_never_was);
         tcase_add_test(tcase, cancelled_with_memory_stays_reserved_until_closed);
         tcase_add_test(tcase, a_session_ends_with_reservations);
-        tcase_add_test(tcase, drainers_count_as_leases_of_their_process);
+        tcase_add_test(tcase, drainers_count_as_leases_of_their_user);
         tcase_add_test(tcase, a_seal_is_told);
         srunner_run_all(runner, CK_NORMAL);
         n_failed = srunner_ntests_failed(runner);
