@@ -357,6 +357,16 @@ class Rights(AccessTest):
             admin.call("Kick", {"session": session})
         self.assertIsNone(self.alice.read())
 
+    def test_kick_of_an_administrator(self):
+        """Root in a container is no administrator: it can't end an administrator's session, which is the same uid's."""
+        with self.client(admin=True) as admin, self.client() as root:
+            session = admin.call("GetStatus")["session"]
+            self.refused("NoSuchSession", root.call, "Kick", {"session": session})
+            self.assertEqual(admin.call("GetStatus")["session"], session)
+            with self.client(admin=True) as other:
+                other.call("Kick", {"session": session})
+            self.assertIsNone(admin.read())
+
     def test_admin_socket_is_for_the_few(self):
         self.assertEqual(os.stat(self.daemon.admin_socket).st_mode & 0o777, 0o660)
         self.assertEqual(os.stat(self.daemon.socket).st_mode & 0o777, 0o666)

@@ -528,6 +528,37 @@ class Strangers(ActorTest):
                 self.assertIn("version", client.result())
 
 
+class Crowds(ActorTest):
+    def test_children_that_spoke_and_died(self):
+        """One connection, many processes one after the other: those that are gone are let go of."""
+        with self.client() as client:
+            client.call("GetStatus")
+            before = len(open_fds(self.daemon.pid))
+            for _ in range(40):
+                pid = os.fork()
+                if pid == 0:
+                    client.call("GetStatus")
+                    os._exit(0)
+                self.assertEqual(os.waitpid(pid, 0)[1], 0)
+            client.call("GetStatus")
+            self.assertLessEqual(len(open_fds(self.daemon.pid)), before + 3)
+
+    def cpu_s(self):
+        with open(f"/proc/{self.daemon.pid}/stat", encoding="ascii") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def test_out_of_band_byte(self):
+        """It is announced for as long as it lies there, so that who sends one while a call waits is cut off."""
+        with self.client() as client, self.client() as other:
+            client.send_call("Open", {"name": "never", "wait_ms": 600000})
+            other.call("GetStatus")
+            before = self.cpu_s()
+            client.socket.send(b"x", socket.MSG_OOB)
+            wait_for(lambda: other.call("GetStatus")["sessions"] == 1, "its session to end")
+            self.assertLess(self.cpu_s() - before, 1)
+
+
 class Forgers(ActorTest):
     """Root may write any SCM_CREDENTIALS; rights follow the connection all the same."""
 

@@ -547,6 +547,20 @@ class InTheWay(ServiceTest):
         daemon.forget()
         self.daemon = None
 
+    def test_a_file_in_the_way_is_left_alone(self):
+        daemon = self.start()
+        precious = f"{daemon.directory}/precious"
+        for path, others in ((precious, ["--socket", precious]),
+                             (f"{precious}.new", ["--socket", precious])):
+            with open(path, "w", encoding="ascii") as file:
+                file.write("bytes")
+            status, said = self.run_another(*others)
+            self.assertEqual(status, 1, said)
+            self.assertIn(f"cannot listen at {precious}", said)
+            with open(path, encoding="ascii") as file:
+                self.assertEqual(file.read(), "bytes")
+            os.unlink(path)
+
     def test_a_living_daemon_is_left_alone(self):
         daemon = self.start()
         before = os.stat(daemon.socket).st_ino
