@@ -199,6 +199,8 @@ static const struct field status_fields[] = {
         FIELD(status_reply, leases, FIELD_INT),
         FIELD(status_reply, sessions, FIELD_INT),
         FIELD(status_reply, limits, FIELD_OBJECT),
+        FIELD(status_reply, daemon_pid, FIELD_INT, OPTIONAL),
+        FIELD(status_reply, shm_device, FIELD_INT, OPTIONAL),
 };
 static const struct field grant_fields[] = {
         FIELD(grant_reply, buffer, FIELD_STRUCT, .of = &schema_buffer),

@@ -110,6 +110,8 @@ class Status(typing.TypedDict):
     leases: int
     sessions: int
     limits: dict[str, int]
+    daemon_pid: int | None
+    shm_device: int | None
 
 
 class Grant(typing.TypedDict):
