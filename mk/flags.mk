@@ -13,7 +13,15 @@ SYSTEMD_LIBS = $(shell $(PKG_CONFIG) --libs libsystemd)
 CHECK_LIBS = $(shell $(PKG_CONFIG) --libs check)
 CRYPTO_LIBS = $(shell $(PKG_CONFIG) --libs libcrypto)
 
-BASE_CFLAGS := -std=gnu17 -D_GNU_SOURCE -I. -Iinclude $(PACKAGE_CFLAGS) -g -fvisibility=hidden -pthread
+# The CUDA Toolkit's headers are all of it that is needed, and only to build. Without them all is built but CUDA.
+CUDA_INCLUDE ?= /usr/local/cuda/include
+HAVE_CUDA := $(if $(wildcard $(CUDA_INCLUDE)/cuda.h),1)
+CUDA_CFLAGS := $(if $(HAVE_CUDA),-DHAVE_CUDA=1 -isystem $(CUDA_INCLUDE))
+ifeq ($(HAVE_CUDA)$(MAKE_RESTARTS)$(filter-out 0,$(MAKELEVEL)),)
+$(info no $(CUDA_INCLUDE)/cuda.h: building without CUDA; CUDA_INCLUDE= names another directory)
+endif
+
+BASE_CFLAGS := -std=gnu17 -D_GNU_SOURCE -I. -Iinclude $(CUDA_CFLAGS) $(PACKAGE_CFLAGS) -g -fvisibility=hidden -pthread
 HARDENING := -fstack-protector-strong -fstack-clash-protection -D_FORTIFY_SOURCE=2
 
 CFLAGS ?= -O2
