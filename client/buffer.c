@@ -9,6 +9,7 @@
 #include "error.h"
 #include "message.h"
 #include "proto/cleanup.h"
+#include "trace.h"
 
 /* ---- from a grant ----------------------------------------------------------------------------------------- */
 
@@ -23,6 +24,7 @@ static void buffer_free(gpuipc_buffer *buffer) {
         free(buffer->lease);
         free(buffer->device);
         free(buffer->handle);
+        free(buffer->ipc);
         free(buffer->meta);
         free(buffer);
 }
@@ -92,9 +94,10 @@ static int buffer_fill(gpuipc_buffer *buffer, const struct grant_reply *grant) {
         buffer->size = grant->buffer.size;
         buffer->allocated = grant->buffer.allocated;
         buffer->offset = grant->handle.offset;
+        buffer->created_usec = grant->buffer.created_usec;
         buffer->lease = lease_new(grant->lease);
         if (!buffer->lease || copy(&buffer->id, grant->buffer.id) < 0 || copy(&buffer->name, grant->buffer.name) < 0 ||
-            copy(&buffer->device, grant->buffer.device) < 0 ||
+            copy(&buffer->device, grant->buffer.device) < 0 || copy(&buffer->ipc, grant->handle.ipc) < 0 ||
             copy(&buffer->handle, grant->handle.kind) < 0 || copy(&buffer->meta, grant->buffer.meta) < 0)
                 return -ENOMEM;
         return 0;
@@ -158,8 +161,11 @@ int gpuipc_buffer_map(gpuipc_buffer *buffer, void **ret_pointer, gpuipc_error *r
         if (!ret_pointer)
                 return error_parameter(ret_error, "ret_pointer", "a pointer to where the address goes");
         if (!buffer->mapping) {
+                trace_scope(TRACE_MAP, buffer->size);
                 struct map_request request = { .id = buffer->id, .kind = buffer->handle, .access = buffer->access,
-                                               .fd = buffer->fd, .offset = buffer->offset, .size = buffer->size };
+                                               .fd = buffer->fd, .ipc = buffer->ipc, .device = buffer->device,
+                                               .offset = buffer->offset, .size = buffer->size,
+                                               .allocated = buffer->allocated, .created_usec = buffer->created_usec };
                 r = mapping_get(&request, &buffer->mapping, ret_error);
                 if (r != GPUIPC_OK)
                         return r;
@@ -210,6 +216,7 @@ int gpuipc_release(gpuipc_buffer *buffer_take, gpuipc_error *ret_error) {
 
         if (!buffer)
                 return GPUIPC_OK;
+        trace_scope(TRACE_RELEASE, buffer->size);
         /* First the memory, then the word that it is let go. */
         mapping_put(take_ptr(buffer->mapping));
         fd_closep(&buffer->fd);
@@ -267,4 +274,8 @@ int gpuipc_buffer_fd(const gpuipc_buffer *buffer) {
 
 int gpuipc_buffer_is_peer(const gpuipc_buffer *buffer) {
         return buffer->mapping && buffer->mapping->peer;
+}
+
+int gpuipc_buffer_cuda_device(const gpuipc_buffer *buffer) {
+        return buffer->mapping ? buffer->mapping->accessor : -1;
 }

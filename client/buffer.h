@@ -12,8 +12,8 @@ struct gpuipc_buffer {
         gpuipc_client *client; /* counted */
         struct conn *conn;     /* carries the lease; the client's */
         struct lease *lease;
-        char *id, *name, *device, *handle, *meta;
-        int64_t size, allocated, offset;
+        char *id, *name, *device, *handle, *ipc, *meta;
+        int64_t size, allocated, offset, created_usec;
         gpuipc_access access;
         int fd;                  /* -1: the handle has none */
         struct mapping *mapping; /* counted; NULL until mapped */

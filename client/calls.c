@@ -8,6 +8,7 @@
 #include "error.h"
 #include "message.h"
 #include "proto/cleanup.h"
+#include "trace.h"
 
 int call_main(gpuipc_client *client, enum method method, const void *params, struct reply *ret_reply,
               gpuipc_error *ret_error) {
@@ -101,6 +102,7 @@ int gpuipc_allocate(gpuipc_client *client, int64_t size, const gpuipc_allocate_o
         if (r != GPUIPC_OK)
                 return r;
         /* Asked without waiting first: what need not wait need not have a connection of its own for its lease. */
+        trace_scope(TRACE_ALLOCATE, size);
         r = call_grant(client, &call, false, 0, ret_buffer, ret_error);
         if (o.wait_ms == 0 || (r != GPUIPC_ERROR_QUOTA_EXCEEDED && r != GPUIPC_ERROR_OUT_OF_MEMORY))
                 return r;

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "doctor_codes.h"
+
 #define STATUS(s, wire) [GPUIPC_##s] = { "GPUIPC_" #s, wire }
 
 /* Library errors carry a name of their own; the daemon's come from the verdict. */
@@ -56,13 +58,34 @@ static void make_printable(char *text) {
                         *text = '?';
 }
 
+#define CODE_SIZE sizeof(" [G101]")
+
+/* A text that ends with " [G101]" carries that code. */
+static const char *code_of(const char *text) {
+        size_t n = strlen(text);
+
+        if (n < CODE_SIZE || text[n - 1] != ']' || text[n - 6] != '[')
+                return NULL;
+        for (int code = 0; code < N_DOCTOR_CODES; code++)
+                if (strncmp(text + n - 5, doctor_code_id((enum doctor_code)code), 4) == 0)
+                        return doctor_code_id((enum doctor_code)code);
+        return NULL;
+}
+
 __attribute__((format(printf, 5, 0)))
 static int fill(gpuipc_error *error, gpuipc_status status, int system_errno, const char *subject,
                 const char *format, va_list arguments) {
+        char text[1024];
+
         *error = (gpuipc_error){ .status = status, .system_errno = system_errno, .name = statuses[status].name,
                                  .limit = -1, .used = -1, .asked = -1, .free_bytes = -1, .oldest = -1 };
+        (void)vsnprintf(text, sizeof(text), format, arguments);
         (void)snprintf(error->subject, sizeof(error->subject), "%s", subject ? subject : "");
-        (void)vsnprintf(error->message, sizeof(error->message), format, arguments);
+        (void)snprintf(error->message, sizeof(error->message), "%.*s", (int)sizeof(error->message) - 1, text);
+        error->code = code_of(text);
+        /* What is too long loses its end, but not its code. */
+        if (error->code && strlen(text) >= sizeof(error->message))
+                (void)snprintf(error->message + sizeof(error->message) - CODE_SIZE, CODE_SIZE, " [%s]", error->code);
         make_printable(error->subject);
         make_printable(error->message);
         return (int)status;
@@ -97,7 +120,8 @@ int error_protocol(gpuipc_error *ret_error, const char *format, ...) {
         (void)vsnprintf(detail, sizeof(detail), format, arguments);
         va_end(arguments);
         return error_set(ret_error, GPUIPC_ERROR_PROTOCOL, 0, NULL,
-                         "The daemon's answer makes no sense: %s. Is it gpuipcd that listens at this socket?", detail);
+                         "The daemon's answer makes no sense: %s. Is it gpuipcd that listens at this socket? [%s]", detail,
+                         doctor_code_id(DOCTOR_NOT_THE_DAEMON));
 }
 
 static const gpuipc_status verdict_statuses[N_VERDICTS] = {
@@ -173,7 +197,7 @@ static void explain(const struct failure *f, enum method method, char *out, size
                 return;
         case VERDICT_DEVICE_DEGRADED:
                 (void)snprintf(out, n, "The device '%s' no longer answers the daemon. The daemon's log and the driver's "
-                                       "tell more.", f->subject);
+                                       "tell more. [%s]", f->subject, doctor_code_id(DOCTOR_DEVICE_DEGRADED));
                 return;
         case VERDICT_EVENTS_LOST:
                 (void)snprintf(out, n, "Events were lost: the first one remembered is %" PRId64
@@ -220,6 +244,25 @@ int error_unknown(gpuipc_error *ret_error, const char *name) {
                          "Is the daemon newer than this program?", name);
 }
 
+static enum doctor_code connect_code(int system_errno) {
+        switch (system_errno) {
+        case ENOENT:
+        case ENOTDIR:
+                return DOCTOR_NO_SOCKET;
+        case ECONNREFUSED:
+                return DOCTOR_NOBODY_LISTENS;
+        case EACCES:
+        case EPERM:
+                return DOCTOR_SOCKET_DENIED;
+        case EPROTOTYPE:
+                return DOCTOR_NOT_A_SOCKET;
+        case ETIMEDOUT:
+                return DOCTOR_DAEMON_SILENT;
+        default:
+                return DOCTOR_SOCKET_UNREACHABLE;
+        }
+}
+
 static const char *connect_remedy(int system_errno) {
         switch (system_errno) {
         case ENOENT:
@@ -249,6 +292,7 @@ static const char *connect_remedy(int system_errno) {
 
 int error_connect(gpuipc_error *ret_error, int system_errno, const char *path) {
         const char *remedy = connect_remedy(system_errno);
-        return error_set(ret_error, GPUIPC_ERROR_UNREACHABLE, system_errno, path, "Cannot connect to %s: %s.%s%s", path,
-                         strerrordesc_np(system_errno), remedy[0] ? " " : "", remedy);
+        return error_set(ret_error, GPUIPC_ERROR_UNREACHABLE, system_errno, path, "Cannot connect to %s: %s.%s%s [%s]",
+                         path, strerrordesc_np(system_errno), remedy[0] ? " " : "", remedy,
+                         doctor_code_id(connect_code(system_errno)));
 }

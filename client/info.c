@@ -115,6 +115,8 @@ int info_status(const struct status_reply *status, struct status_room *room, gpu
                 .devices = room->devices,
                 .n_devices = n,
                 .limits = status->limits,
+                .daemon_pid = known(status->daemon_pid),
+                .shm_device = known(status->shm_device),
         };
         for (size_t i = 0; i < n; i++)
                 room->devices[i] = info_device(&devices[i], &words);

@@ -7,12 +7,18 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "doctor_codes.h"
 #include "error.h"
 #include "proto/cleanup.h"
 
 static struct mapping *mappings; /* under process_lock() */
 
-static const struct map_kind *const kinds[] = { &map_host };
+static const struct map_kind *const kinds[] = {
+        &map_host,
+#ifdef HAVE_CUDA
+        &map_cuda, &map_ipc,
+#endif
+};
 
 static const struct map_kind *kind_find(const char *name) {
         for (size_t i = 0; i < ELEMENTSOF(kinds); i++)
@@ -25,6 +31,7 @@ static void mapping_free(struct mapping *mapping) {
         if (!mapping)
                 return;
         free(mapping->id);
+        free(mapping->ipc);
         free(mapping);
 }
 
@@ -34,7 +41,9 @@ static void mapping_freep(struct mapping **mapping) {
 
 static bool mapping_same(const struct mapping *a, const struct mapping *b) {
         return a->kind == b->kind && a->access == b->access && a->offset == b->offset && a->size == b->size &&
-               a->device == b->device && a->inode == b->inode && strcmp(a->id, b->id) == 0;
+               a->created_usec == b->created_usec && a->device == b->device && a->inode == b->inode &&
+               a->accessor == b->accessor && !a->ipc == !b->ipc && (!a->ipc || strcmp(a->ipc, b->ipc) == 0) &&
+               strcmp(a->id, b->id) == 0;
 }
 
 /* Under the lock. What a forked child inherited is left to the objects it inherited. */
@@ -45,9 +54,21 @@ static struct mapping *find_locked(const struct mapping *like) {
         return NULL;
 }
 
+static int unknown_kind(const char *kind, gpuipc_error *ret_error) {
+#ifndef HAVE_CUDA
+        if (strncmp(kind, "cuda-", 5) == 0)
+                return error_set(ret_error, GPUIPC_ERROR_MAP, 0, kind,
+                                 "This library was built without the CUDA Toolkit's headers and cannot map a handle of the kind "
+                                 "'%s'. [%s]", kind, doctor_code_id(DOCTOR_WITHOUT_CUDA));
+#endif
+        return error_set(ret_error, GPUIPC_ERROR_MAP, 0, kind,
+                         "This version of the library cannot map a handle of the kind '%s'.", kind);
+}
+
 static int mapping_new(const struct map_request *request, struct mapping **ret, gpuipc_error *ret_error) {
         _cleanup_(mapping_freep) struct mapping *mapping = NULL;
         struct stat st = { 0 };
+        int r = GPUIPC_OK;
 
         if (request->fd >= 0 && fstat(request->fd, &st) < 0)
                 return error_set(ret_error, GPUIPC_ERROR_MAP, errno, NULL, "The handle cannot be looked at: %s.",
@@ -57,13 +78,18 @@ static int mapping_new(const struct map_request *request, struct mapping **ret, 
                 return error_no_memory(ret_error);
         *mapping = (struct mapping){ .refs = 1, .mark = process_mark(), .access = request->access,
                                      .offset = request->offset, .size = request->size,
-                                     .device = st.st_dev, .inode = st.st_ino, .kind = kind_find(request->kind) };
+                                     .created_usec = request->created_usec, .device = st.st_dev, .inode = st.st_ino,
+                                     .accessor = -1, .kind = kind_find(request->kind) };
         mapping->id = strdup(request->id);
-        if (!mapping->id)
+        mapping->ipc = request->ipc ? strdup(request->ipc) : NULL;
+        if (!mapping->id || (request->ipc && !mapping->ipc))
                 return error_no_memory(ret_error);
         if (!mapping->kind)
-                return error_set(ret_error, GPUIPC_ERROR_MAP, 0, request->kind,
-                                 "This version of the library cannot map a handle of the kind '%s'.", request->kind);
+                return unknown_kind(request->kind, ret_error);
+        if (mapping->kind->aim)
+                r = mapping->kind->aim(request, mapping, ret_error);
+        if (r != GPUIPC_OK)
+                return r;
         *ret = take_ptr(mapping);
         return GPUIPC_OK;
 }

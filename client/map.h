@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mappings of this process: one for each buffer and access, shared by all leases on it, unmapped with the last. */
+/* Mappings of this process: one for each buffer, access and accessing GPU, shared by all leases on it, unmapped with the last. */
 #ifndef CLIENT_MAP_H
 #define CLIENT_MAP_H
 
@@ -16,8 +16,10 @@ struct map_request {
         const char *id;   /* of the buffer */
         const char *kind; /* of the handle */
         gpuipc_access access;
-        int fd;
-        int64_t offset, size;
+        int fd;             /* -1: the handle has none */
+        const char *ipc;    /* a classic CUDA handle in base64; NULL likewise */
+        const char *device; /* UUID, or "host" */
+        int64_t offset, size, allocated, created_usec;
 };
 
 struct mapping {
@@ -27,24 +29,34 @@ struct mapping {
         char *id;
         gpuipc_access access;
         int64_t offset, size;
-        dev_t device; /* what the handle refers to: ids of two daemons may be alike */
+        /* What the handle refers to, since ids of two daemons, or of one after a restart, may be alike. A descriptor of memory on a GPU
+         * has nothing of its own to tell it by. */
+        int64_t created_usec;
+        dev_t device;
         ino_t inode;
+        char *ipc;
+        int accessor; /* the ordinal of the GPU that it is mapped for; -1 on host */
         const struct map_kind *kind;
 
         void *pointer; /* the buffer's first byte */
         bool peer;
         void *base; /* what the kind mapped */
         size_t n_base;
+        bool retained; /* holds the accessor's primary context */
 };
 
-/* One kind of handle. Both run without the table's lock; `map` fills pointer, peer, base and n_base. */
+/* One kind of handle. All run without the table's lock. `aim` (may be NULL) says for whom: it fills accessor, which is part of what
+ * tells mappings apart. `map` fills pointer, peer, base and n_base. `unmap` may run in a forked child. */
 struct map_kind {
         const char *name;
+        int (*aim)(const struct map_request *request, struct mapping *mapping, gpuipc_error *ret_error);
         int (*map)(const struct map_request *request, struct mapping *mapping, gpuipc_error *ret_error);
         void (*unmap)(struct mapping *mapping);
 };
 
 extern const struct map_kind map_host; /* "memfd" */
+extern const struct map_kind map_cuda; /* "cuda-fd"; not in a build without CUDA, nor is the next */
+extern const struct map_kind map_ipc;  /* "cuda-ipc" */
 
 /* A reference on the mapping, made when there is none. GPUIPC_ERROR_MAP. */
 int mapping_get(const struct map_request *request, struct mapping **ret_mapping, gpuipc_error *ret_error);

@@ -6,6 +6,7 @@
 #include "error.h"
 #include "message.h"
 #include "proto/cleanup.h"
+#include "trace.h"
 
 #define OWNER_MINE_OR_ROOT (-1)
 #define OWNER_ANYONE (-2)
@@ -154,6 +155,7 @@ int gpuipc_open_name(gpuipc_client *client, const char *name, const gpuipc_open_
                 return error_parameter(ret_error, "name", "a buffer's name");
         params.access = o.access == GPUIPC_RO ? "ro" : NULL;
         params.label = o.label;
+        trace_scope(TRACE_OPEN, 0);
         owners = owners_of(client, o.owner);
         r = open_now(client, params, &owners, ret_buffer, ret_error);
         if (r != GPUIPC_ERROR_NO_SUCH_BUFFER || o.wait_ms == 0)
@@ -179,6 +181,7 @@ int gpuipc_open_id(gpuipc_client *client, const char *id, const gpuipc_open_opti
                 return error_parameter(ret_error, "id", "a buffer's id");
         params.access = o.access == GPUIPC_RO ? "ro" : NULL;
         params.label = o.label;
+        trace_scope(TRACE_OPEN, 0);
         call = open_call(&params);
         return call_grant(client, &call, false, 0, ret_buffer, ret_error);
 }

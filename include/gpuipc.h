@@ -67,7 +67,7 @@ typedef enum gpuipc_status {
         GPUIPC_ERROR_UNREACHABLE = 32,  /* no daemon answers at the socket; error.system_errno says why */
         GPUIPC_ERROR_DISCONNECTED = 33, /* the connection ended; leases made over it are over */
         GPUIPC_ERROR_PROTOCOL = 34,     /* the peer's answer makes no sense */
-        GPUIPC_ERROR_FORKED = 35,       /* made before fork(), used in the child: connect anew */
+        GPUIPC_ERROR_FORKED = 35,       /* made before fork(), used in the child: connect anew. Or CUDA was */
         GPUIPC_ERROR_MAP = 36,          /* the handle could not be mapped; error.system_errno or the text says why */
         GPUIPC_ERROR_NO_MEMORY = 37,    /* this process is out of memory */
         GPUIPC_ERROR_CLOSED = 38,       /* a watch was ended, by gpuipc_watch_stop() or by the daemon */
@@ -80,6 +80,7 @@ typedef struct gpuipc_error {
         char subject[132];    /* the parameter, device, name, limit or reference it is about; may be "" */
         char message[512];    /* one or two sentences: cause and, where there is one, remedy */
         int64_t limit, used, asked, free_bytes, oldest; /* −1 where the error carries no such figure */
+        const char *code; /* static: "G101", as in the text's end, gpuipcctl(1) and `gpuipcctl doctor`; NULL: it has none */
 } gpuipc_error;
 
 /* "GPUIPC_ERROR_NAME_TAKEN" and so on; never NULL. */
@@ -157,7 +158,13 @@ GPUIPC_PUBLIC int gpuipc_open_id(gpuipc_client *client, const char *id, const gp
 
 /* Maps the buffer and gives its first byte: a host pointer, or a device pointer for memory on a GPU. All gpuipc_buffer
  * objects of one buffer with one access share a mapping within the process; a further call gives the same pointer. Unmapped
- * by gpuipc_release(). */
+ * by gpuipc_release().
+ *
+ * Memory on a GPU is mapped for one GPU: that of the calling thread's current context; without one, that which holds the
+ * memory, or the process's first when that one is hidden by CUDA_VISIBLE_DEVICES. gpuipc_buffer_is_peer() tells when this is
+ * not the one that holds the memory, and GPUIPC_ERROR_HANDLE_UNSUPPORTED names both when the one cannot reach the other.
+ * Objects mapped for different GPUs do not share a mapping. The current context is as before afterwards; when there is none,
+ * the GPU's primary context is held until the mapping ends. Let work that uses the memory finish before gpuipc_release(). */
 GPUIPC_PUBLIC int gpuipc_buffer_map(gpuipc_buffer *buffer, void **ret_pointer, gpuipc_error *ret_error);
 
 /* Unmaps (when no other object of this process uses the mapping), closes the handle and ends the lease. The object is
@@ -183,6 +190,9 @@ GPUIPC_PUBLIC int gpuipc_buffer_fd(const gpuipc_buffer *buffer);
 
 /* 1 when the mapping reaches the memory over peer access from another GPU (correct, slower), else 0. */
 GPUIPC_PUBLIC int gpuipc_buffer_is_peer(const gpuipc_buffer *buffer);
+
+/* The ordinal, in this process, of the GPU that the buffer is mapped for. −1: not mapped yet, or host memory. */
+GPUIPC_PUBLIC int gpuipc_buffer_cuda_device(const gpuipc_buffer *buffer);
 
 /* Refuses further rw leases; the owner only. */
 GPUIPC_PUBLIC int gpuipc_seal(gpuipc_client *client, const char *id, gpuipc_error *ret_error);
@@ -221,6 +231,8 @@ typedef struct gpuipc_status_info {
         const gpuipc_device_info *devices;
         size_t n_devices;
         const char *limits; /* JSON object: name to number */
+        int64_t daemon_pid; /* in its own pid namespace: who has the same number in another cannot open classic handles */
+        int64_t shm_device; /* st_dev of its /dev/shm: only who shares that has the same */
 } gpuipc_status_info;
 
 typedef struct gpuipc_event_info {

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts, borrowed from the caller or held. Any thread enters. Never replaces a context that the caller has made current,
+ * never leaves one of its own current, and never synchronises. */
+#include "cuda_context.h"
+
+int cuda_context_enter(const struct cuda *cuda, const struct cuda_device *device, struct cuda_context *ret,
+                       gpuipc_error *ret_error) {
+        const struct cuda_driver *driver = &cuda->driver;
+        CUcontext context = NULL;
+        CUresult result = driver->cuCtxGetCurrent(&context);
+
+        if (result != CUDA_SUCCESS)
+                return cuda_driver_error(driver, result, "cuCtxGetCurrent()", DOCTOR_DRIVER_REFUSES, "", ret_error);
+        if (context) {
+                *ret = (struct cuda_context){ .device = device };
+                return GPUIPC_OK;
+        }
+        result = driver->cuDevicePrimaryCtxRetain(&context, device->ordinal);
+        if (result != CUDA_SUCCESS)
+                return cuda_driver_error(driver, result, "cuDevicePrimaryCtxRetain()", DOCTOR_DRIVER_REFUSES,
+                                         "Is the GPU in exclusive mode and in use?", ret_error);
+        result = driver->cuCtxPushCurrent(context);
+        if (result != CUDA_SUCCESS) {
+                cuda_context_release(cuda, device->ordinal);
+                return cuda_driver_error(driver, result, "cuCtxPushCurrent()", DOCTOR_DRIVER_REFUSES, "", ret_error);
+        }
+        *ret = (struct cuda_context){ .device = device, .pushed = context, .retained = true };
+        return GPUIPC_OK;
+}
+
+void cuda_context_leave(const struct cuda *cuda, struct cuda_context *context, bool keep) {
+        CUcontext popped;
+
+        if (context->pushed)
+                (void)cuda->driver.cuCtxPopCurrent(&popped);
+        context->pushed = NULL;
+        if (context->retained && !keep) {
+                cuda_context_release(cuda, context->device->ordinal);
+                context->retained = false;
+        }
+}
+
+void cuda_context_release(const struct cuda *cuda, int ordinal) {
+        (void)cuda->driver.cuDevicePrimaryCtxRelease(ordinal);
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens memory on a GPU by name, reads it and prints its size, its place and a checksum.
+ *
+ *     cuda_consumer NAME [WAIT_MS]
+ *
+ * Waits at most WAIT_MS (default 10000) for a producer to make it, and as long again for the producer to seal it, which says
+ * that it is complete. The bytes are the producer's own, mapped read-only: a kernel could work on them where they lie. Here
+ * they are copied to the host, to be looked at. */
+#include <dlfcn.h>
+#include <err.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cuda.h>
+#include <gpuipc.h>
+
+#define STEP ((size_t)4 << 20)
+
+/* ---- the driver ------------------------------------------------------------------------------------------- */
+
+/* The header renames functions to their newest form: TEXT() follows it. */
+#define TEXT(name) TEXT_(name)
+#define TEXT_(name) #name
+#define DRIVER(function) ((__typeof__(&function))driver_function(TEXT(function)))
+
+static void *driver_function(const char *name) {
+        static void *library;
+        void *found;
+
+        if (!library && !(library = dlopen("libcuda.so.1", RTLD_NOW)))
+                errx(1, "%s", dlerror());
+        found = dlsym(library, name);
+        if (!found)
+                errx(1, "%s", dlerror());
+        return found;
+}
+
+static void check(CUresult result, const char *what) {
+        const char *text = "?";
+
+        if (result == CUDA_SUCCESS)
+                return;
+        DRIVER(cuGetErrorString)(result, &text);
+        errx(1, "%s: %s", what, text);
+}
+
+/* Makes the device's primary context current, as the CUDA runtime does. */
+static void use_device(CUdevice device) {
+        CUcontext context;
+        check(DRIVER(cuDevicePrimaryCtxRetain)(&context, device), "cuDevicePrimaryCtxRetain");
+        check(DRIVER(cuCtxSetCurrent)(context), "cuCtxSetCurrent");
+}
+
+/* ---- waiting for the producer ----------------------------------------------------------------------------- */
+
+struct look {
+        const char *id;
+        int sealed;
+};
+
+static int look_at(const gpuipc_buffer_info *info, void *data) {
+        struct look *look = data;
+        if (strcmp(info->id, look->id) != 0)
+                return 0;
+        look->sealed = info->sealed;
+        return 1; /* enough */
+}
+
+static int64_t now_ms(void) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* The watch was made before the buffer was looked at, so its sealing is seen by one or the other. */
+static void wait_sealed(gpuipc_client *client, gpuipc_watch *watch, const gpuipc_buffer *buffer, int64_t wait_ms) {
+        gpuipc_list_options options = GPUIPC_LIST_OPTIONS_INIT;
+        struct look look = { .id = gpuipc_buffer_id(buffer) };
+        int64_t deadline = now_ms() + wait_ms;
+        gpuipc_error error;
+
+        options.name = gpuipc_buffer_name(buffer);
+        if (gpuipc_list_buffers(client, &options, look_at, &look, &error) != 0)
+                errx(1, "%s", error.message);
+        while (!look.sealed) {
+                const gpuipc_event_info *event;
+                int64_t left = deadline - now_ms();
+                if (gpuipc_watch_next(watch, left > 0 ? (int)left : 0, &event, &error) != 0)
+                        errx(1, "waiting for the producer to finish: %s", error.message);
+                look.sealed = strcmp(event->kind, "sealed") == 0 && event->buffer &&
+                              strcmp(event->buffer->id, look.id) == 0;
+        }
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------------- */
+
+/* 64-bit FNV-1a. */
+static uint64_t checksum(CUdeviceptr from, size_t n) {
+        uint64_t sum = UINT64_C(0xcbf29ce484222325);
+        unsigned char *step = malloc(STEP);
+
+        if (!step)
+                err(1, NULL);
+        for (size_t done = 0; done < n; done += STEP) {
+                size_t some = n - done < STEP ? n - done : STEP;
+                check(DRIVER(cuMemcpyDtoH)(step, from + done, some), "cuMemcpyDtoH");
+                for (size_t i = 0; i < some; i++)
+                        sum = (sum ^ step[i]) * UINT64_C(0x100000001b3);
+        }
+        free(step);
+        return sum;
+}
+
+int main(int argc, char **argv) {
+        gpuipc_open_options options = GPUIPC_OPEN_OPTIONS_INIT;
+        gpuipc_client *client;
+        gpuipc_buffer *buffer;
+        gpuipc_watch *watch;
+        gpuipc_error error;
+        void *memory;
+
+        if (argc < 2 || argc > 3)
+                errx(2, "usage: cuda_consumer NAME [WAIT_MS]");
+
+        options.access = GPUIPC_RO;
+        options.wait_ms = argc > 2 ? atoi(argv[2]) : 10000;
+        options.label = "cuda_consumer";
+        /* options.owner stays as it is: this user's own buffer of that name or root's, nobody else's. */
+        if (gpuipc_connect(NULL, &client, &error) != 0 ||
+            gpuipc_watch_new(client, -1, &watch, &error) != 0 ||
+            gpuipc_open_name(client, argv[1], &options, &buffer, &error) != 0 ||
+            gpuipc_buffer_map(buffer, &memory, &error) != 0)
+                errx(1, "%s", error.message);
+        if (gpuipc_buffer_cuda_device(buffer) < 0)
+                errx(1, "%s is not on a GPU", argv[1]);
+        wait_sealed(client, watch, buffer, options.wait_ms);
+        gpuipc_watch_free(watch);
+
+        /* Mapped while no context was current, it is for the GPU that holds it, or, when that one is hidden, for the first. */
+        use_device(gpuipc_buffer_cuda_device(buffer));
+        printf("%s: %" PRId64 " bytes on %s%s, checksum %016" PRIx64 "\n", argv[1], gpuipc_buffer_size(buffer),
+               gpuipc_buffer_device(buffer), gpuipc_buffer_is_peer(buffer) ? " (read over peer access, which is slower)" : "",
+               checksum((CUdeviceptr)(uintptr_t)memory, (size_t)gpuipc_buffer_size(buffer)));
+
+        if (gpuipc_release(buffer, &error) != 0)
+                warnx("%s", error.message);
+        gpuipc_client_free(client);
+        return 0;
+}
