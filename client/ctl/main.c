@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <locale.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "arguments.h"
+#include "client/doctor/child.h"
 #include "report.h"
 #include "usage.h"
 
@@ -24,6 +26,8 @@ int main(int argc, char **argv) {
         struct arguments arguments;
         int r;
 
+        if (argc > 0 && strcmp(argv[0], CHILD_NAME) == 0)
+                return child_main(argc, argv);
         standard_open();
         (void)setlocale(LC_CTYPE, "");
         r = arguments_parse(&arguments, argc, argv);

@@ -115,6 +115,12 @@ static const struct option_row watch_options[] = {
         END,
 };
 
+static const struct option_row doctor_options[] = {
+        { OPTION_WAIT, 'w', "wait", "DURATION", "what a call of the driver or the daemon may take (default 30s)" },
+        { OPTION_JSON, 'j', "json", NULL, "one JSON document" },
+        END,
+};
+
 static const struct option_row top_options[] = {
         { OPTION_BUFFERS, 0, "buffers", NULL, "begin with buffers instead of leases" },
         { OPTION_DELAY, 'd', "delay", "SECONDS", "between two looks (default 1)" },
@@ -166,6 +172,12 @@ const struct verb verbs[] = {
           top_options, 0, 0, false, verb_top },
         { "metrics", "", "figures for Prometheus, in its text format", NULL, no_options, 0, 0, false,
           verb_metrics },
+        { "doctor", "[CODE]", "why CUDA IPC does not work here, and what to do",
+          "Looks at the socket, who you are to the daemon, namespaces, /dev/shm, the driver, devices and limits, then "
+          "makes, maps, writes, reads and releases 2 MiB of each kind of memory that the daemon lends. Asks everyone's "
+          "socket unless told otherwise. Exits with 1 when something fails. With a CODE such as G101, tells what it "
+          "means.",
+          doctor_options, 0, 1, false, verb_doctor },
         { "version", "", "versions of this command, its library and the daemon", NULL, no_options, 0, 0, false,
           verb_version },
         { "help", "[VERB]", "this list, or what a verb does", NULL, no_options, 0, 1, false, verb_help },

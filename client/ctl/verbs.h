@@ -76,6 +76,7 @@ const struct verb *verb_find(const char *name);
 
 int verb_alloc(const struct arguments *arguments);
 int verb_devices(const struct arguments *arguments);
+int verb_doctor(const struct arguments *arguments);
 int verb_free(const struct arguments *arguments);
 int verb_get(const struct arguments *arguments);
 int verb_help(const struct arguments *arguments);

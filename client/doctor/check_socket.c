@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The way to the daemon: the path, the mount, who may, whether somebody answers. Loads nothing. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "doctor.h"
+#include "path.h"
+
+#define CHECK "socket"
+
+static void say_missing(struct doctor *doctor) {
+        char deepest[PATH_MAX], parent[PATH_MAX];
+
+        path_deepest(doctor->socket, deepest, sizeof(deepest));
+        (void)snprintf(parent, sizeof(parent), "%s", doctor->socket);
+        if (strrchr(parent, '/') && strrchr(parent, '/') != parent)
+                *strrchr(parent, '/') = 0;
+        if (strcmp(parent, deepest) != 0) {
+                doctor_say(doctor, FINDING_FAIL, DOCTOR_NO_SOCKET, CHECK,
+                           "There is no %s: %s is not there. In a container, nothing is mounted for it.", doctor->socket, parent);
+                return;
+        }
+        if (path_is_removed(deepest)) {
+                doctor_say(doctor, FINDING_FAIL, DOCTOR_SOCKET_STALE, CHECK,
+                           "%s is empty: what was mounted there has been removed on the host since, and made anew.", deepest);
+                return;
+        }
+        doctor_say(doctor, FINDING_FAIL, DOCTOR_NO_SOCKET, CHECK,
+                   "%s is there, but no %s in it: the daemon does not run, or the container was started before the directory "
+                   "was there on the host.", deepest, strrchr(doctor->socket, '/') + 1);
+}
+
+static void say_denied(struct doctor *doctor) {
+        char own[PATH_WORDS_SIZE], owner[PATH_WORDS_SIZE] = "not to be told", closed[PATH_MAX], fix[512];
+        const char *what = doctor->socket;
+        struct stat st;
+
+        if (path_closed(doctor->socket, closed, sizeof(closed)))
+                what = closed;
+        (void)path_owner_words(what, owner);
+        path_own_words(own);
+        if (stat(what, &st) < 0 || !(st.st_mode & (what == closed ? 0010 : 0020))) {
+                doctor_say(doctor, FINDING_FAIL, DOCTOR_SOCKET_DENIED, CHECK, "%s is closed to you (%s): it is %s.", what, own,
+                           owner);
+                return;
+        }
+        (void)snprintf(fix, sizeof(fix),
+                       "Run as a user of group %u, or give the container that group:\n"
+                       "  docker run --group-add %u ...\n"
+                       "The shared socket is normally open to all: the administrator may have meant this.",
+                       (unsigned)st.st_gid, (unsigned)st.st_gid);
+        doctor_say_fix(doctor, FINDING_FAIL, DOCTOR_SOCKET_DENIED, CHECK, fix, NULL,
+                       "%s is closed to you (%s): it is %s, and you are not in that group.", what, own, owner);
+}
+
+static void say_refused(struct doctor *doctor) {
+        if (path_is_mount(doctor->socket) || path_is_removed(doctor->socket))
+                doctor_say(doctor, FINDING_FAIL, DOCTOR_SOCKET_STALE, CHECK,
+                           "%s is a socket mounted as a file, and nobody listens at it: the daemon has made a new one since, or "
+                           "does not run.", doctor->socket);
+        else
+                doctor_say(doctor, FINDING_FAIL, DOCTOR_NOBODY_LISTENS, CHECK,
+                           "There is a socket at %s, but nobody listens: the daemon does not run.", doctor->socket);
+}
+
+static void say_unreachable(struct doctor *doctor, const gpuipc_error *error) {
+        switch (error->system_errno) {
+        case ENOENT:
+        case ENOTDIR:
+                say_missing(doctor);
+                return;
+        case EACCES:
+        case EPERM:
+                say_denied(doctor);
+                return;
+        case ECONNREFUSED:
+                say_refused(doctor);
+                return;
+        case EAGAIN:
+        case ETIMEDOUT:
+                doctor_say(doctor, FINDING_FAIL, DOCTOR_DAEMON_SILENT, CHECK,
+                           "The daemon at %s accepts no connection in time.", doctor->socket);
+                return;
+        case EPROTOTYPE:
+                doctor_say(doctor, FINDING_FAIL, DOCTOR_NOT_A_SOCKET, CHECK, "%s is a socket of another type than gpuipcd's.",
+                           doctor->socket);
+                return;
+        default:
+                doctor_say(doctor, FINDING_FAIL, DOCTOR_SOCKET_UNREACHABLE, CHECK, "%s", error->message);
+        }
+}
+
+/* What stands in a socket's place also refuses connections. */
+static bool is_other_thing(struct doctor *doctor) {
+        struct stat st;
+
+        if (stat(doctor->socket, &st) < 0 || S_ISSOCK(st.st_mode))
+                return false;
+        doctor_say(doctor, FINDING_FAIL, DOCTOR_NOT_A_SOCKET, CHECK, "%s is %s, not a socket.", doctor->socket,
+                   S_ISDIR(st.st_mode)   ? "a directory"
+                   : S_ISREG(st.st_mode) ? "a file"
+                                         : "something else");
+        return true;
+}
+
+void check_socket(struct doctor *doctor) {
+        gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
+        const char *variable = getenv("GPUIPC_SOCKET");
+        gpuipc_error error;
+
+        doctor->socket = doctor->options->socket ? doctor->options->socket
+                         : variable && variable[0] ? variable
+                                                   : GPUIPC_DEFAULT_SOCKET;
+        options.socket_path = doctor->socket;
+        options.timeout_ms = doctor->options->patience_ms;
+        if (is_other_thing(doctor))
+                return;
+        if (gpuipc_connect(&options, &doctor->client, &error) != GPUIPC_OK) {
+                doctor->client = NULL;
+                say_unreachable(doctor, &error);
+        }
+}
