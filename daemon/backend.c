@@ -7,5 +7,5 @@ int backing_fd(const struct backing *backing, enum access access) {
 }
 
 bool backing_prepared(const struct backing *backing, enum access access) {
-        return backing->fds[access] >= 0;
+        return backing->ipc || backing->fds[access] >= 0;
 }

@@ -11,10 +11,15 @@
 
 struct backend_device; /* the backend's own state of a device */
 
+/* Who sees to it that new memory reads zero where the driver may not: a helper, always the helper, nobody. */
+enum wipe_choice { WIPE_AUTO, WIPE_ALWAYS, WIPE_NEVER };
+
 /* One buffer's memory: the first member of the backend's own struct; allocated by the backend, freed by close. A lane prepares a
  * descriptor while the loop may look for it. */
 struct backing {
-        _Atomic int fds[2]; /* by enum access; -1: not prepared */
+        _Atomic int fds[2]; /* by enum access; -1: not prepared. May be one and the same descriptor */
+        const char *ipc;    /* a classic CUDA handle in base64; owned; NULL for handles that are descriptors */
+        int64_t offset;     /* where the buffer starts in what the handle maps, bytes */
 };
 
 #define BACKEND_MORE 1000000 /* a step of a long call is done; call again (equal to JOB_MORE) */
@@ -32,6 +37,7 @@ struct backend_device_info {
         int64_t total_bytes;
         int64_t capacity_bytes; /* default for what may be brokered */
         int zeroed;             /* enum zeroed */
+        const char *zeroed_why; /* for people; NULL: it goes without saying */
         const char *const *handles;
         size_t n_handles;
         bool ro_enforced;
@@ -64,6 +70,13 @@ struct backend {
 
         /* Gives the memory back, half-made or whole: descriptors closed, struct freed. Cannot fail. */
         void (*close)(struct backing *backing);
+
+        /* Whether the last that was heard of the device is an error that will meet every call, and which. Loop thread, cheap. NULL:
+         * never so. */
+        bool (*sick)(struct backend_device *device, struct backend_detail *ret_why);
+
+        /* Tries whether a sick device works again: 0, and sick() says no. Pool thread. NULL where sick is. */
+        int (*check)(struct backend_device *device, struct backend_detail *detail);
 };
 
 /* The descriptor to lend for an access, -1 when not prepared. Loop thread; owned by the backing. */

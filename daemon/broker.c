@@ -14,6 +14,7 @@
 #include "alarm.h"
 #include "clock.h"
 #include "creds.h"
+#include "devices.h"
 #include "dispatch.h"
 #include "doors.h"
 #include "log.h"
@@ -205,7 +206,8 @@ static void broker_reload(struct broker *broker) {
                 return;
         }
         for (size_t i = 0; i < broker->house.n_places; i++)
-                workplace_set_capacity(&broker->house.places[i], config.limits.host_bytes);
+                if (broker->house.places[i].device.kind == DEVICE_HOST)
+                        workplace_set_capacity(&broker->house.places[i], config.limits.host_bytes);
         free(broker->house.limits_json);
         broker->house.limits_json = take_ptr(limits);
         log_set_level(config.log_level);
@@ -239,35 +241,6 @@ static void broker_on_status(uv_timer_t *timer) {
 }
 
 /* ---- start ------------------------------------------------------------------------------------------------- */
-
-static int broker_find_devices(struct broker *broker) {
-        struct backend_device **devices = NULL;
-        struct house *house = &broker->house;
-        int n, r;
-
-        if (broker->config.backend == BACKEND_CUDA) {
-                log_error("Backend=cuda: this daemon was built without CUDA; use Backend=auto or Backend=host");
-                return -EOPNOTSUPP;
-        }
-        house->backend_name = broker->config.backend == BACKEND_HOST ? "host" : "auto";
-        n = backend_host.probe(&backend_host, &devices);
-        if (n < 0) {
-                log_error("cannot use host memory: %s", strerror(-n));
-                return n;
-        }
-        lane_size_pool((unsigned)n * 2 + 1);
-        house->places = calloc((size_t)n, sizeof(*house->places));
-        if (!house->places)
-                return -ENOMEM;
-        for (int i = 0; i < n; i++) {
-                r = workplace_init(&house->places[i], &broker->loop, &house->registry, &backend_host, devices[i],
-                                   house->registry.limits.host_bytes);
-                if (r < 0)
-                        return r;
-                house->n_places++;
-        }
-        return lane_new(&broker->loop, "doorman", DOORMAN_STUCK_MS, NULL, NULL, &broker->hall.doorman);
-}
 
 static void broker_announce_features(struct broker *broker) {
         struct house *house = &broker->house;
@@ -327,7 +300,10 @@ static int broker_build(struct broker *broker) {
         house->limits_json = limits_json(&limits);
         if (!house->limits_json)
                 return -ENOMEM;
-        r = broker_find_devices(broker);
+        r = devices_find(house, &broker->config);
+        if (r < 0)
+                return r;
+        r = lane_new(&broker->loop, "doorman", DOORMAN_STUCK_MS, NULL, NULL, &broker->hall.doorman);
         if (r < 0)
                 return r;
         broker_make_handles(broker);
@@ -411,7 +387,7 @@ void broker_free(struct broker *broker) {
         uv_walk(&broker->loop, broker_close_handle, NULL);
         uv_run(&broker->loop, UV_RUN_DEFAULT);
         uv_loop_close(&broker->loop);
-        free(house->places);
+        devices_end(house);
         free(house->limits_json);
         bytes_deinit(&house->scratch);
         config_deinit(&broker->config);

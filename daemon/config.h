@@ -27,6 +27,7 @@ struct config {
         int backend;             /* Backend=auto|host|cuda */
         int log_level;           /* LogLevel=emerg…debug, a syslog level */
         int log_target;          /* LogTarget=auto|stderr|journal */
+        int wipe;                /* Wipe=auto|always|never: enum wipe_choice */
         int64_t drain_ms;        /* DrainSec=: how long a stop waits for work under way */
         /* [Access] → policy: AllowUsers= AllowGroups= AllowUidRanges= ReservedNames= Isolation= TrustRelease=
          * UnenforcedReadOnly= */

@@ -17,6 +17,7 @@
 #define GIB (KIB * KIB * KIB)
 
 static const char *const backends[] = {"auto", "host", "cuda", NULL};
+static const char *const wipes[] = {"auto", "always", "never", NULL};
 static const char *const levels[] = {"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug", NULL};
 static const char *const targets[] = {"auto", "stderr", "journal", NULL};
 static const char *const isolations[] = {"uid", "container", NULL};
@@ -36,6 +37,7 @@ const struct config_key config_keys[] = {
         DAEMON("AdminSocket", KEY_PATH, admin_socket_path, ADMIN_SOCKET_DEFAULT, "Socket for administrators",
                .restart = true),
         DAEMON("Backend", KEY_ENUM, backend, "auto", "Memory to broker", .values = backends, .restart = true),
+        DAEMON("Wipe", KEY_ENUM, wipe, "auto", "Whether to clear new GPU memory", .values = wipes, .restart = true),
         DAEMON("LogLevel", KEY_ENUM, log_level, "notice", "Least severe lines to log", .values = levels),
         DAEMON("LogTarget", KEY_ENUM, log_target, "auto", "Where to log", .values = targets, .restart = true),
         DAEMON("DrainSec", KEY_DURATION, drain_ms, "10s", "Time a stop gives work under way", .max = MS_HOUR),

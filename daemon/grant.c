@@ -16,17 +16,19 @@ bool grant_patient(struct request *request, int64_t wait_ms) {
 void grant_fill(struct request *request, struct lease *lease) {
         struct grant_reply *reply = &request->reply.grant;
         struct buffer *buffer = lease->buffer;
+        int fd = request->fresh_fd >= 0 ? request->fresh_fd : backing_fd(buffer->backing, lease->access);
 
         buffer_describe(buffer, &reply->buffer);
         reply->lease = rcstr_text(lease->id);
         reply->handle = (struct handle_info){
                 .kind = buffer->handle,
-                .fd = 0,
-                .offset = 0,
+                .fd = fd >= 0 ? 0 : SCHEMA_UNSET,
+                .ipc = buffer->backing->ipc,
+                .offset = buffer->backing->offset,
                 .size = buffer->size,
                 .device = rcstr_text(buffer->charge.device->uuid),
         };
-        request->lend_fd = request->fresh_fd >= 0 ? request->fresh_fd : backing_fd(buffer->backing, lease->access);
+        request->lend_fd = fd;
         request->pinned = true;
         request->buffer = buffer;
         buffer_pin(buffer);

@@ -7,10 +7,24 @@
 #include <unistd.h>
 
 #include "broker.h"
+#include "devices.h"
 #include "log.h"
 #include "proto/cleanup.h"
+#ifdef HAVE_CUDA
+#include "wipe.h"
+#endif
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+/* A driver that hangs would hang the ordinary end too. */
+static int serve_end(int status) {
+        bool quit = devices_quit();
+
+        log_stop();
+        if (!quit)
+                _exit(status);
+        return status;
+}
 
 static int serve(int argc, char *argv[], struct config *config) {
         struct broker *broker;
@@ -26,16 +40,14 @@ static int serve(int argc, char *argv[], struct config *config) {
         r = broker_new(argc, argv, config, &broker);
         if (r < 0) {
                 log_error("cannot start: %s", strerror(-r));
-                log_stop();
-                return EXIT_FAILED;
+                return serve_end(EXIT_FAILED);
         }
         if (!broker_run(broker)) {
                 log_stop();
                 _exit(EXIT_OK); /* a pool thread is stuck in a driver and would be joined for ever */
         }
         broker_free(broker);
-        log_stop();
-        return EXIT_OK;
+        return serve_end(EXIT_OK);
 }
 
 int main(int argc, char *argv[]) {
@@ -44,6 +56,10 @@ int main(int argc, char *argv[]) {
         enum config_action action;
         int r;
 
+#ifdef HAVE_CUDA
+        if (argc > 1 && strcmp(argv[1], WIPE_OPTION) == 0)
+                return wipe_main(argc, argv);
+#endif
         r = config_load(argc, argv, &config, &action, &message);
         if (r < 0) {
                 fprintf(stderr, "gpuipcd: %s\n", message ? message : strerror(-r));

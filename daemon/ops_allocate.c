@@ -18,8 +18,10 @@ static int allocate_find_device(struct request *request, struct device **ret) {
         struct registry *registry = request_registry(request);
         struct device *device = uuid ? registry_find_device(registry, uuid) : registry_default_device(registry);
 
+        if (!device && !uuid)
+                return fail_parameter(&request->failure, "device"); /* several GPUs and no host memory: none goes without saying */
         if (!device)
-                return fail_subject(&request->failure, VERDICT_NO_SUCH_DEVICE, uuid ? uuid : "");
+                return fail_subject(&request->failure, VERDICT_NO_SUCH_DEVICE, uuid);
         if (device->degraded)
                 return fail_subject(&request->failure, VERDICT_DEVICE_DEGRADED, rcstr_text(device->uuid));
         *ret = device;
@@ -162,15 +164,27 @@ static int allocate_out_of_memory(struct request *request) {
         return fail_memory(&request->failure, rcstr_text(device->uuid), free_bytes, asked);
 }
 
+/* What the backend's error means to the one who asked. */
+static int allocate_failed(struct request *request, int error) {
+        const struct device *device = &request->place->device;
+        const char *handle = request->buffer->handle;
+
+        allocate_undo(request);
+        if (error == -EOPNOTSUPP)
+                return fail_reason(&request->failure, VERDICT_HANDLE_UNSUPPORTED, handle, "%s", request->detail.text);
+        if (error == -EIO && device->degraded)
+                return fail_subject(&request->failure, VERDICT_DEVICE_DEGRADED, rcstr_text(device->uuid));
+        return request_internal(request, "allocating memory", error);
+}
+
 int op_allocate_finish(struct request *request) {
         int result = request->job.result;
 
+        workplace_look(request->place);
         if (result == -ENOMEM)
                 return allocate_out_of_memory(request);
-        if (result != 0) {
-                allocate_undo(request);
-                return request_internal(request, "allocating memory", result);
-        }
+        if (result != 0)
+                return allocate_failed(request, result);
         if (request->holder->exited) {
                 allocate_undo(request);
                 return fail_reason(&request->failure, VERDICT_ACCESS_DENIED, "",
@@ -182,5 +196,7 @@ int op_allocate_finish(struct request *request) {
 }
 
 void op_allocate_abandon(struct request *request) {
+        if (request->place)
+                workplace_look(request->place);
         allocate_undo(request);
 }

@@ -32,7 +32,13 @@ static int open_check(struct request *request) {
 static int open_check_read_only(struct request *request, const struct buffer *buffer) {
         const struct policy *policy = &request_registry(request)->policy;
 
-        if (open_access(request) == ACCESS_RW || buffer->ro_enforced || !policy->refuse_unenforced_read_only)
+        if (open_access(request) == ACCESS_RW)
+                return 0;
+        if (buffer->backing->ipc)
+                return fail_reason(&request->failure, VERDICT_HANDLE_UNSUPPORTED, buffer->handle,
+                                   "whoever opens a classic CUDA IPC handle may write; open it \"rw\", or allocate with handle "
+                                   "\"cuda-fd\"");
+        if (buffer->ro_enforced || !policy->refuse_unenforced_read_only)
                 return 0;
         return fail_reason(&request->failure, VERDICT_HANDLE_UNSUPPORTED, buffer->handle,
                            "read-only access cannot be enforced for this handle and UnenforcedReadOnly=refuse is set; open it "

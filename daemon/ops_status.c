@@ -6,13 +6,15 @@
 #include <errno.h>
 #include <gpuipc.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static void device_describe(const struct workplace *place, const struct limits *limits, struct device_info *ret) {
         const struct device *device = &place->device;
         int64_t room = device_room_bytes(device, limits);
         int64_t free_bytes = place->backend->free_bytes(place->backend_device);
 
-        if (free_bytes == SCHEMA_UNSET || free_bytes > room)
+        if (free_bytes > room)
                 free_bytes = room;
         *ret = (struct device_info){
                 .uuid = rcstr_text(device->uuid),
@@ -26,6 +28,15 @@ static void device_describe(const struct workplace *place, const struct limits *
                 .zeroed = device->zeroed,
                 .degraded = device->degraded,
         };
+}
+
+/* Two processes have the same /dev/shm exactly when this number is equal to both. */
+static int64_t shm_device(void) {
+        struct stat st;
+
+        if (stat("/dev/shm", &st) < 0 || st.st_dev > SCHEMA_INT_MAX)
+                return SCHEMA_UNSET;
+        return (int64_t)st.st_dev;
 }
 
 int op_status_finish(struct request *request) {
@@ -49,6 +60,8 @@ int op_status_finish(struct request *request) {
                 .leases = registry->n_leases,
                 .sessions = registry->n_clients,
                 .limits = house->limits_json,
+                .daemon_pid = getpid(),
+                .shm_device = shm_device(),
         };
         return 0;
 }

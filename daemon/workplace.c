@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Binds a device's books to its backend and lanes. Loop thread; only closer_work() runs on the pool. Decides nothing. */
+/* Binds a device's books to its backend and lanes. Loop thread; only closer_work() and check_work() run on the pool. Decides nothing. */
 #include "workplace.h"
 
 #include <errno.h>
@@ -10,6 +10,10 @@
 #include "proto/cleanup.h"
 
 #define STUCK_MS 5000
+#define CHECK_MS 500 /* doubled from check to check */
+#define CHECK_MAX_MS 30000
+
+static const char no_answer[] = "a call to it does not return";
 
 struct closer {
         struct list by_place;
@@ -19,14 +23,14 @@ struct closer {
         struct backing *backing;
 };
 
-static void workplace_judge(struct workplace *place) {
-        bool degraded = place->stuck[0] || place->stuck[1];
+static void workplace_judge(struct workplace *place, const char *illness) {
+        bool degraded = place->stuck[0] || place->stuck[1] || place->sick;
 
         if (degraded == place->device.degraded)
                 return;
         log_line(degraded ? LOG_ERR : LOG_NOTICE, MESSAGE_DEGRADED,
                  &(struct log_field){"DEVICE", rcstr_text(place->device.uuid)}, 1,
-                 degraded ? "device does not answer: degraded" : "device answers again");
+                 "%s%s", degraded ? "device degraded: " : "device answers again", degraded ? illness : "");
         registry_set_degraded(place->registry, &place->device, degraded, clock_real_usec());
 }
 
@@ -34,14 +38,14 @@ static void workplace_on_stuck(void *arg, bool stuck) {
         struct workplace *place = arg;
 
         place->stuck[0] = stuck;
-        workplace_judge(place);
+        workplace_judge(place, no_answer);
 }
 
 static void workplace_on_closing_stuck(void *arg, bool stuck) {
         struct workplace *place = arg;
 
         place->stuck[1] = stuck;
-        workplace_judge(place);
+        workplace_judge(place, no_answer);
 }
 
 void workplace_set_capacity(struct workplace *place, int64_t bytes) {
@@ -53,7 +57,7 @@ int workplace_init(struct workplace *place, uv_loop_t *loop, struct registry *re
         struct device *device = &place->device;
         int r;
 
-        *place = (struct workplace){.backend = backend, .backend_device = backend_device, .registry = registry};
+        *place = (struct workplace){.backend = backend, .backend_device = backend_device, .registry = registry, .loop = loop};
         list_init(&place->spare_closers);
         backend->info(backend_device, &place->info);
         device->uuid = rcstr_new(place->info.uuid);
@@ -82,6 +86,7 @@ int workplace_init(struct workplace *place, uv_loop_t *loop, struct registry *re
 void workplace_deinit(struct workplace *place) {
         struct closer *closer;
 
+        alarm_cancel(&place->check_alarm);
         list_for_each(closer, &place->spare_closers, by_place)
                 free(closer);
         list_init(&place->spare_closers);
@@ -127,6 +132,7 @@ static void closer_done(struct job *job) {
         struct closer *closer = container_of(job, struct closer, job);
 
         registry_retired(closer->place->registry, closer->buffer, clock_real_usec());
+        workplace_look(closer->place);
         free(closer);
 }
 
@@ -139,6 +145,46 @@ void workplace_close(struct workplace *place, struct buffer *buffer, struct back
         closer->job.work = closer_work;
         closer->job.done = closer_done;
         lane_submit(place->closing_lane, &closer->job);
+}
+
+static int check_work(struct job *job) {
+        struct workplace *place = container_of(job, struct workplace, check);
+
+        return place->backend->check(place->backend_device, &place->check_detail);
+}
+
+static void workplace_check(void *arg) {
+        struct workplace *place = arg;
+
+        lane_submit(place->lane, &place->check);
+}
+
+static void check_done(struct job *job) {
+        struct workplace *place = container_of(job, struct workplace, check);
+
+        if (!place->lane)
+                return; /* the lane is closing */
+        if (place->check.result != 0 &&
+            alarm_new(place->loop, place->check_ms, workplace_check, place, &place->check_alarm) == 0) {
+                place->check_ms = place->check_ms * 2 < CHECK_MAX_MS ? place->check_ms * 2 : CHECK_MAX_MS;
+                return;
+        }
+        place->sick = false; /* also when no alarm could be set: the next call will tell */
+        workplace_judge(place, no_answer);
+}
+
+void workplace_look(struct workplace *place) {
+        struct backend_detail why;
+
+        if (place->sick || !place->backend->sick || !place->backend->sick(place->backend_device, &why))
+                return;
+        place->sick = true;
+        place->check_ms = CHECK_MS;
+        place->check.uid = (uid_t)-1;
+        place->check.work = check_work;
+        place->check.done = check_done;
+        workplace_judge(place, why.text);
+        workplace_check(place);
 }
 
 bool workplace_idle(const struct workplace *place) {

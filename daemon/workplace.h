@@ -6,6 +6,7 @@
 
 #include <uv.h>
 
+#include "alarm.h"
 #include "backend.h"
 #include "lane.h"
 #include "registry.h"
@@ -19,8 +20,14 @@ struct workplace {
         struct backend_device_info info;
         struct lane *lane, *closing_lane;
         struct registry *registry;
+        uv_loop_t *loop;
         struct list spare_closers; /* one for each buffer that has memory or is getting it */
-        bool stuck[2];
+        bool stuck[2];  /* by lane: a call does not return */
+        bool sick;      /* by the backend's word; checked again and again */
+        struct job check;
+        struct backend_detail check_detail;
+        struct alarm *check_alarm;
+        uint64_t check_ms; /* until the next check */
 };
 
 /* Fills an embedded workplace and adds its device to the registry. The backend device stays the backend's. */
@@ -41,6 +48,9 @@ void workplace_forgo_close(struct workplace *place);
 
 /* Closes a retiring buffer's memory on the closing lane; registry_retired() follows from the loop. */
 void workplace_close(struct workplace *place, struct buffer *buffer, struct backing *backing_take);
+
+/* After a job: sees whether the backend calls the device sick, and then to its being checked until it is well. */
+void workplace_look(struct workplace *place);
 
 bool workplace_idle(const struct workplace *place);
 
