@@ -8,6 +8,8 @@
 #   make bench           the figures, with their targets beside them
 #   make lint valgrind fuzz-replay
 #   make V=1             shows each command
+#   make portable        the command and what it needs, to mount into a container (gpuipcctl doctor)
+#   make gpu-bundle      the GPU tier, to be carried to a machine with a GPU and run by tests/gpu/run.sh
 #   make install         DESTDIR= PREFIX=/usr/local
 #   make clean           build/ but for what was downloaded; distclean: all of it
 #
@@ -67,6 +69,9 @@ all: $(PROGRAMS) $(EXAMPLES)
 include mk/build.mk
 include mk/tests.mk
 include mk/fault.mk
+include mk/fake.mk
+include mk/portable.mk
+include mk/gpu.mk
 
 demo: all
 	tests/demo.sh $(B)

@@ -23,6 +23,7 @@ gpuipc_buffer *library_allocate(gpuipc_client *client, int64_t size, const char 
         gpuipc_error error;
 
         options.name = name;
+        options.handle = memory_handle();
         options.keep_ms = keep_ms;
         ck_assert_msg(gpuipc_allocate(client, size, &options, &buffer, &error) == GPUIPC_OK, "%s", error.message);
         return buffer;
@@ -120,7 +121,11 @@ char *library_session(gpuipc_client *client) {
         return session;
 }
 
-int library_count_maps(void) {
+gpuipc_access library_reading(void) {
+        return memory_is_classic() ? GPUIPC_RW : GPUIPC_RO;
+}
+
+static int count_maps(void) {
         FILE *file = fopen("/proc/self/maps", "re");
         char line[512];
         int n = 0;
@@ -130,4 +135,9 @@ int library_count_maps(void) {
                 n += strstr(line, "memfd:gpuipc") != NULL;
         fclose(file);
         return n;
+}
+
+void library_expect_maps(int n) {
+        if (memory_is_host())
+                ck_assert_int_eq(count_maps(), n);
 }

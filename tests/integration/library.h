@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "include/gpuipc.h"
+#include "tests/support/memory_kind.h"
 
 #define KIB INT64_C(1024)
 
@@ -30,7 +31,10 @@ int library_count_buffers(gpuipc_client *client, const char *name);
 /* The client's own session, heap. */
 char *library_session(gpuipc_client *client);
 
-/* Lines of /proc/self/maps that are memory of a broker. */
-int library_count_maps(void);
+/* The least access that the kind of memory under test can be lent for. */
+gpuipc_access library_reading(void);
+
+/* Fails unless so many mappings of a broker's memory are there. What is mapped of a GPU, only its driver knows. */
+void library_expect_maps(int n);
 
 #endif

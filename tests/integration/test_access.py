@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may open, see, seal, free and kick what: modes over real users and groups, and what an administrator may."""
+"""Who may open, see, seal, free and kick what: modes over real users and groups, and what an administrator may. Runs
+on memory that has descriptors."""
 
 import os
 import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+import backend  # noqa: E402
 from actors import ActorTest  # noqa: E402
 from daemon import wait_for  # noqa: E402
 
@@ -95,6 +97,7 @@ class Modes(AccessTest):
     def test_three_digits(self):
         self.expect("644", owner="ro rw", group="ro", other="ro")
 
+    @backend.ro_enforced
     def test_a_read_only_handle_does_not_write(self):
         self.make("0604")
         with self.client() as root:

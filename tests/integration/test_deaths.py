@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deaths of those who hold: at every moment of a call, while waiting, while holding, in every shape a process and its
-connection can come apart. Afterwards the books and the daemon's descriptors are what they were before. deadline: 240 s"""
+connection can come apart. Afterwards the books and the daemon's descriptors are what they were before. Runs on any
+memory. deadline: 240 s"""
 
 import os
 import signal
@@ -10,8 +11,9 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+import backend  # noqa: E402
 from books import PAGE, BooksTest, FaultTest, memory_kb, slower  # noqa: E402
-from daemon import GPUIPCD_FAULT, wait_for  # noqa: E402
+from daemon import GPUIPCD_FAULT, Daemon, memory_of, wait_for  # noqa: E402
 from rawclient import ReplyError  # noqa: E402
 
 BEATS = ("begin", "begun", "work", "worked", "finish", "finished", "replied")
@@ -75,13 +77,14 @@ class BeatCase(FaultTest):
 
     def open(self, beat, access, *outcomes, **options):
         # A read-only descriptor is made for one lease and closed once it was sent.
-        points = OPEN if access == "ro" else OPEN_LEDGER
+        fds = self.fds(1, 1)
+        points = OPEN if access == "ro" and backend.HOST else OPEN_LEDGER
         self.die_at(points, f"Open.{beat}", ("Open", {"name": "stays", "access": access}), **options)
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=3)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=fds)
         self.assertIn(kinds(self.take_events()), outcomes)
         reply = self.bystander.call("Open", {"name": "stays", "access": access})
         self.bystander.call("Release", {"lease": reply["lease"]})
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=3)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=fds)
 
 
 class BeatTest(BeatCase):
@@ -113,30 +116,39 @@ class BeatTest(BeatCase):
     def test_allocate_after_the_reply(self):
         self.allocate("replied", self.whole_life)
 
+    @backend.read_only
     def test_open_ro_at_begin(self):
         self.open("begin", "ro", [], self.opened_life)
 
+    @backend.read_only
     def test_open_ro_between_begin_and_work(self):
         self.open("begun", "ro", [], self.opened_life)
 
+    @backend.opened_by_work
     def test_open_ro_at_work(self):
         self.open("work", "ro", [], self.opened_life)
 
+    @backend.opened_by_work
     def test_open_ro_at_work_and_noticed(self):
         self.open("work", "ro", [], noticed=True)
 
+    @backend.opened_by_work
     def test_open_ro_after_work(self):
         self.open("worked", "ro", [], self.opened_life)
 
+    @backend.opened_by_work
     def test_open_ro_after_work_and_noticed(self):
         self.open("worked", "ro", [], noticed=True)
 
+    @backend.read_only
     def test_open_ro_at_finish(self):
         self.open("finish", "ro", self.opened_life)
 
+    @backend.read_only
     def test_open_ro_between_finish_and_reply(self):
         self.open("finished", "ro", self.opened_life)
 
+    @backend.read_only
     def test_open_ro_after_the_reply(self):
         self.open("replied", "ro", self.opened_life)
 
@@ -155,6 +167,7 @@ class BeatTest(BeatCase):
     def test_open_rw_after_the_reply(self):
         self.open("replied", "rw", self.opened_life)
 
+    @backend.opened_by_work
     def test_owner_while_its_buffer_is_being_opened(self):
         # The last lease ends while another one on the same buffer is on its way: the buffer lives on by it.
         opener = self.holder()
@@ -167,10 +180,11 @@ class BeatTest(BeatCase):
         self.fault.go()
         self.fault.open()
         self.assertEqual(opener.result()["buffer"]["id"], self.stays["buffer"]["id"])
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=3)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=self.fds(1, 1))
         opener.kill()
         self.wait_books()
 
+    @backend.opened_by_work
     def test_both_while_the_buffer_is_being_opened(self):
         opener = self.holder()
         opener.send_call("Open", {"name": "stays", "access": "ro"})
@@ -195,6 +209,7 @@ class BeatOnOlderKernelTest(OlderKernel, BeatCase):
     def test_allocate_between_finish_and_reply(self):
         self.allocate("finished", self.whole_life)
 
+    @backend.opened_by_work
     def test_open_ro_at_work_and_noticed(self):
         self.open("work", "ro", [], noticed=True)
 
@@ -253,7 +268,8 @@ class UnheardOnOlderKernelTest(OlderKernel, UnheardTest):
 class WaitingTest(BooksTest):
     """Killed while its call waits: nothing of it is left, and those behind it go on."""
 
-    daemon_args = ("--waits-per-user", "1", "--host-bytes", str(8 * PAGE))
+    def make_daemon(self):
+        return Daemon("--waits-per-user", "1", *memory_of(8 * PAGE), program=self.program, environment=self.environment)
 
     def killed_waiting(self, *call):
         holder = self.holder()
@@ -303,10 +319,10 @@ class HoldingTest(BooksTest):
     def test_killed_while_holding(self):
         holder, other = self.holder(), self.holder()
         made = holder.call("Allocate", {"size": STAYS, "name": "held"})
-        holder.call("Open", {"name": "held", "access": "ro"})
+        holder.call("Open", {"name": "held", "access": backend.READ})
         kept = other.call("Allocate", {"size": PAGE})["lease"]
         self.assertEqual([lease["pid"] for lease in self.leases(name="held")], [holder.pid] * 2)
-        self.wait_books(leases=3, buffers=2, sessions=2, brokered=STAYS + PAGE, fds=2 * 2 + 2)
+        self.wait_books(leases=3, buffers=2, sessions=2, brokered=STAYS + PAGE, fds=self.fds(2, 2))
         holder.kill()
         self.wait_books(leases=1, buffers=1, sessions=1, brokered=PAGE)
         events = [event for event in self.take_events() if event[1] == made["buffer"]["id"]]
@@ -349,7 +365,8 @@ class HoldingTest(BooksTest):
         reply = other.call("Allocate", {"size": PAGE})
         other.call("Release", {"lease": reply["lease"]})
         # Half a message has a pidfd of whoever began it, where the kernel gives one.
-        self.wait_books(leases=1, buffers=1, sessions=2, brokered=PAGE, fds=2 * 2 + 1 + self.kernel_tells_senders())
+        self.wait_books(leases=1, buffers=1, sessions=2, brokered=PAGE,
+                        fds=self.fds(2, 1) + self.kernel_tells_senders())
         holder.kill()
         self.wait_books(sessions=1)
 
@@ -394,7 +411,7 @@ class HoldingTest(BooksTest):
         made = owner.call("Allocate", {"size": STAYS})
         leaver.call("Open", {"buffer": made["buffer"]["id"]})
         leaver.hang_up()
-        self.wait_books(leases=2, buffers=1, draining_leases=1, sessions=1, brokered=STAYS, fds=2 + 1 + 1)
+        self.wait_books(leases=2, buffers=1, draining_leases=1, sessions=1, brokered=STAYS, fds=self.fds(1, 1) + 1)
         leaver.kill()
         self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS)
 
@@ -407,7 +424,7 @@ class HoldingTest(BooksTest):
         self.wait_books(sessions=1, fds=2)
         made = child.call("Allocate", {"size": PAGE})
         self.assertEqual([(lease["id"], lease["pid"]) for lease in self.leases()], [(made["lease"], child.pid)])
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=PAGE, fds=2 + 1 + 1)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=PAGE, fds=self.fds(1, 1) + 1)
         child.kill()
         self.wait_books()
 
@@ -419,7 +436,7 @@ class HoldingTest(BooksTest):
         self.assertEqual([(lease["id"], lease["pid"], lease["session"]) for lease in self.leases()],
                          [(first, parent.pid, self.leases()[0]["session"]), (second, child.pid, self.leases()[0]["session"])])
         child.kill()
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=2 + 1 + 1)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=self.fds(1, 1) + 1)
         self.assertEqual([lease["id"] for lease in self.leases()], [first])
         parent.call("Release", {"lease": first})
         self.wait_books(sessions=1, fds=3)
@@ -476,14 +493,14 @@ class SecondHolderTest(BooksTest):
         made = owner.call("Allocate", {"size": STAYS, "name": "inherited", "mode": "0666"})
         owner.map_next("m", STAYS)
         owner.write("m", b"all that was written")
-        consumer.call("Open", {"name": "inherited", "access": "ro"})
-        consumer.map_next("m", STAYS, writable=False)
+        consumer.call("Open", {"name": "inherited", "access": backend.READ})
+        consumer.map_next("m", STAYS, writable=backend.CLASSIC)
         self.assertEqual([buffer["charged_uid"] for buffer in self.buffers()], [OWNER])
         if stopped:
             consumer.stop()
         owner.kill()
         wait_for(lambda: [buffer["charged_uid"] for buffer in self.buffers()] == [OWNER], "the charge, with the name, still")
-        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=3)
+        self.wait_books(leases=1, buffers=1, sessions=1, brokered=STAYS, fds=self.fds(1, 1))
         return made, consumer
 
     def holder_stays(self, stopped):
@@ -497,7 +514,7 @@ class SecondHolderTest(BooksTest):
         if stopped:
             consumer.signal(signal.SIGCONT)
         self.assertEqual(consumer.peek("m", 20), b"all that was written")
-        self.wait_books(leases=1, buffers=1, sessions=2, brokered=STAYS, fds=2 * 2 + 1)
+        self.wait_books(leases=1, buffers=1, sessions=2, brokered=STAYS, fds=self.fds(2, 1))
         self.assertEqual([lease["buffer"] for lease in self.leases()], [made["buffer"]["id"]])
         consumer.kill()
         self.wait_books(sessions=1)

@@ -718,7 +718,7 @@ class Configuration(ServiceTest):
                                              f"--socket={directory}/s")
         self.assertEqual(status, 1)
         self.assertIn("Backend=cuda", err)
-        self.assertIn("use Backend=auto or Backend=host", err)
+        self.assertIn("Backend=auto", err)
 
     def test_test_config(self):
         path = self.files("[Limits]\nBuffersMax=5\n")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every message of proto/vectors that a client may send, sent to the real daemon: what comes back is what expect.tsv
-says, and the daemon goes on. Each vector is a case of its own. deadline: 180 s"""
+says, and the daemon goes on. Each vector is a case of its own. Runs on any memory. deadline: 180 s"""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+import backend  # noqa: E402
 from actors import in_child  # noqa: E402
 from daemon import ROOT, Daemon, open_fds  # noqa: E402
 from rawclient import RawClient  # noqa: E402
@@ -70,7 +71,7 @@ class Vectors(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.fds_before = open_fds()
-        cls.daemon = Daemon()
+        cls.daemon = Daemon(memory="host" if backend.HOST else "auto")
 
     @classmethod
     def tearDownClass(cls):

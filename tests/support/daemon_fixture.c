@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "memory_kind.h"
 #include "proto/cleanup.h"
 
 #define ARGS_MAX 64
@@ -61,7 +62,7 @@ static void fill_args(const struct gpuipcd *daemon, const struct gpuipcd_options
         args[n++] = "--config";
         args[n++] = daemon->config;
         args[n++] = "--backend";
-        args[n++] = "host";
+        args[n++] = memory_backend();
         args[n++] = "--log-target";
         args[n++] = "stderr";
         args[n++] = "--socket";
@@ -97,9 +98,27 @@ static _Noreturn void become_daemon(const struct gpuipcd *daemon, const struct g
         _exit(96);
 }
 
+/* What a real driver opens for itself with the first buffer, it may keep. */
+static void use_driver(const struct gpuipcd *daemon) {
+        _cleanup_free_ char *made = NULL, *lease = NULL, *done = NULL;
+        struct raw raw = raw_connect(daemon->socket);
+        char text[128];
+
+        snprintf(text, sizeof(text), "{\"size\":1,\"handle\":\"%s\"}", memory_handle());
+        made = raw_call_ok(&raw, "Allocate", text);
+        lease = json_get(made, "parameters.lease");
+        ck_assert_ptr_nonnull(lease);
+        snprintf(text, sizeof(text), "{\"lease\":\"%s\"}", lease);
+        done = raw_call_ok(&raw, "Release", text);
+        raw_close(&raw);
+        wait_for(gpuipcd_status(daemon, "buffers") == 0);
+}
+
 static void count_idle_fds(struct gpuipcd *daemon) {
         /* A first client makes the daemon open what it opens only once. */
         (void)gpuipcd_status(daemon, "sessions");
+        if (memory_is_real())
+                use_driver(daemon);
         wait_for(gpuipcd_status(daemon, "sessions") == 1);
         int64_t deadline = deadline_in(WAIT_MS);
         unsigned pause_usec = 0;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "memory_kind.h"
 #include "wait.h"
 
 static int by_number(const struct dirent **a, const struct dirent **b) {
@@ -58,7 +59,10 @@ size_t fds_count(pid_t pid) {
         return n;
 }
 
+/* A real driver opens descriptors of its own in a process that uses it, and keeps some: growth is measured over many rounds there. */
 void fds_assert_same(const struct fds *before, const struct fds *after, const char *whose) {
+        if (memory_is_real())
+                return;
         ck_assert_msg(before->n == after->n, "descriptors of %s: %zu before\n%s%zu after\n%s", whose, before->n,
                       before->text, after->n, after->text);
 }

@@ -20,6 +20,8 @@ import socket
 import subprocess
 import sys
 
+import backend
+from gpumap import Driver, GpuMap
 from rawclient import WAIT_S, RawClient, ReplyError
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
@@ -41,12 +43,25 @@ def prctl(option, value):
         raise OSError(ctypes.get_errno(), "prctl")
 
 
+class HostMap:
+    """As GpuMap."""
+
+    def __init__(self, fd, size, writable):
+        self.map = mmap.mmap(fd, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+
+    def write(self, data):
+        self.map[: len(data)] = data
+
+    def read(self, n):
+        return self.map[:n]
+
+
 class Agent:
     """What a holder can do. Runs in its process."""
 
     def __init__(self, talk, path):
         self.talk, self.path = talk, path
-        self.client = None
+        self.client = self.driver = self.handle = None
         self.maps = {}
 
     def visit(self, path):
@@ -62,7 +77,8 @@ class Agent:
         self.client = RawClient(self.path)
 
     def call(self, method, parameters=None):
-        return self.client.call(method, parameters)
+        self.send_call(method, parameters)
+        return self.result()
 
     def send_call(self, method, parameters=None, **members):
         self.client.send_call(method, parameters, **members)
@@ -74,7 +90,9 @@ class Agent:
         return self.client.read()
 
     def result(self):
-        return self.client.result()
+        result = self.client.result()
+        self.handle = result.get("handle", self.handle)
+        return result
 
     def flood(self, method, n, parameters=None):
         """n calls, none of whose replies is read."""
@@ -94,20 +112,25 @@ class Agent:
         return pages
 
     def map_next(self, name, size, writable=True):
-        """Maps the oldest descriptor received, and closes it."""
-        fd = self.client.take_fd()
-        self.maps[name] = mmap.mmap(fd, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
-        os.close(fd)
+        """Maps the oldest descriptor received, and closes it; a classic handle: that of the last result."""
+        fd = -1 if backend.CLASSIC else self.client.take_fd()
+        if backend.HOST:
+            self.maps[name] = HostMap(fd, size, writable)
+        else:
+            self.driver = self.driver or Driver()
+            self.maps[name] = GpuMap(self.driver, self.handle, size, fd, writable)
+        if fd >= 0:
+            os.close(fd)
 
     def drop_fds(self):
         while self.client.fds:
             os.close(self.client.take_fd())
 
     def write(self, name, data):
-        self.maps[name][: len(data)] = data
+        self.maps[name].write(data)
 
     def peek(self, name, n):
-        return self.maps[name][:n]
+        return self.maps[name].read(n)
 
     def shutdown(self):
         self.client.socket.shutdown(socket.SHUT_WR)

@@ -7,6 +7,8 @@ import os
 import select
 import socket
 
+import backend
+
 BROKER = "io.gpuipc.Broker."
 WAIT_S = 10 * int(os.environ.get("GPUIPC_TEST_SLOWER", "1"))
 
@@ -55,6 +57,8 @@ class RawClient:
 
     def send_call(self, method, parameters=None, **members):
         method = method if "." in method else BROKER + method
+        if backend.CLASSIC and method == BROKER + "Allocate" and parameters and "handle" not in parameters:
+            parameters = {**parameters, "handle": backend.HANDLE}
         call = {"method": method, **({} if parameters is None else {"parameters": parameters}), **members}
         self.send(json.dumps(call).encode() + b"\0")
 

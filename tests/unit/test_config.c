@@ -8,6 +8,7 @@
 #include <syslog.h>
 
 #include "config_files.h"
+#include "daemon/backend.h"
 #include "daemon/config_keys.h"
 #include "daemon/memory.h"
 #include "proto/cleanup.h"
@@ -36,6 +37,9 @@ static const struct row {
         {"Daemon", "Backend", "backend", AT(INT, backend), BACKEND_AUTO,
          {{"auto", BACKEND_AUTO}, {"host", BACKEND_HOST}, {"cuda", BACKEND_CUDA}},
          {{"gpu", "no such choice; give one of auto|host|cuda"}, {"HOST", "no such choice; give one of auto|host|cuda"}}},
+        {"Daemon", "Wipe", "wipe", AT(INT, wipe), WIPE_AUTO,
+         {{"auto", WIPE_AUTO}, {"always", WIPE_ALWAYS}, {"never", WIPE_NEVER}},
+         {{"yes", "no such choice; give one of auto|always|never"}}},
         {"Daemon", "LogLevel", "log-level", AT(INT, log_level), LOG_NOTICE,
          {{"emerg", LOG_EMERG}, {"err", LOG_ERR}, {"warning", LOG_WARNING}, {"debug", LOG_DEBUG}},
          {{"7", "no such choice; give one of emerg|alert|crit|err|warning|notice|info|debug"}}},

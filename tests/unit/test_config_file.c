@@ -324,6 +324,7 @@ START_TEST(what_a_reload_cannot_change) {
         } cases[] = {
                 {"--socket=/other", "Socket"},     {"--admin-socket=/other", "AdminSocket"},
                 {"--backend=host", "Backend"},     {"--log-target=stderr", "LogTarget"},
+                {"--wipe=always", "Wipe"},
                 {"--host-bytes=1M", NULL},         {"--descriptors-max=100", NULL},
                 {"--clients-max=5", NULL},         {"--log-level=err", NULL},
                 {"--isolation=container", NULL},   {"--allow-users=5", NULL},
@@ -382,7 +383,7 @@ int main(void) {
         tcase_add_test(tcase, reserved_names);
         tcase_add_loop_test(tcase, list_mistakes_are_named, 0, 13);
         tcase_add_test(tcase, help_fits_a_terminal);
-        tcase_add_loop_test(tcase, what_a_reload_cannot_change, 0, 10);
+        tcase_add_loop_test(tcase, what_a_reload_cannot_change, 0, 11);
         tcase_add_test(tcase, several_keys_need_a_restart);
         tcase_add_test(tcase, limits_as_json);
         suite_add_tcase(suite, tcase);

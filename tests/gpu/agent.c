@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A user of libgpuipc and of a GPU that does what it is told: a command a line on standard input, an answer a line on standard
+ * output, "ok …" or "error NAME CODE TEXT". Its memory and its context go with its process. One thread. */
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include <cuda_runtime_api.h>
+#include <gpuipc.h>
+
+#include "kernels.h"
+
+#define KEYS_MAX 64
+#define WORDS_MAX 12
+#define MANY_MAX 4096
+
+struct held {
+        char key[32];
+        gpuipc_buffer *buffer;
+        void *memory; /* NULL: not mapped */
+};
+
+static struct {
+        gpuipc_client *client;
+        struct held held[KEYS_MAX];
+        gpuipc_buffer *many[MANY_MAX];
+        int n_many;
+} agent;
+
+/* ---- answers ---------------------------------------------------------------------------------------------- */
+
+static void refused(const gpuipc_error *error) {
+        printf("error %s %s %s\n", error->name, error->code ? error->code : "-", error->message);
+}
+
+static void failed(int result) {
+        printf("error cuda.%d - %s\n", result, cudaGetErrorString((cudaError_t)result));
+}
+
+static void wrong(const char *what) {
+        printf("error agent - %s\n", what);
+}
+
+static int64_t now_usec(void) {
+        struct timespec t;
+
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+/* ---- what is held ----------------------------------------------------------------------------------------- */
+
+static struct held *find(const char *key) {
+        for (int i = 0; i < KEYS_MAX; i++)
+                if (agent.held[i].buffer && strcmp(agent.held[i].key, key) == 0)
+                        return &agent.held[i];
+        return NULL;
+}
+
+static void keep(const char *key, gpuipc_buffer *buffer) {
+        for (int i = 0; i < KEYS_MAX; i++) {
+                struct held *held = &agent.held[i];
+
+                if (held->buffer)
+                        continue;
+                snprintf(held->key, sizeof(held->key), "%s", key);
+                held->buffer = buffer;
+                held->memory = NULL;
+                printf("ok %s %s %s %" PRId64 " %" PRId64 "\n", gpuipc_buffer_id(buffer), gpuipc_buffer_device(buffer),
+                       gpuipc_buffer_handle(buffer), gpuipc_buffer_allocated(buffer), gpuipc_buffer_offset(buffer));
+                return;
+        }
+        (void)gpuipc_release(buffer, NULL);
+        wrong("too many keys");
+}
+
+/* The buffer's memory, with the GPU current that it is mapped for; NULL after an answer. */
+static void *memory_of(const char *key, size_t *ret_bytes) {
+        struct held *held = find(key);
+        cudaError_t result;
+
+        if (!held || !held->memory) {
+                wrong("not mapped");
+                return NULL;
+        }
+        result = cudaSetDevice(gpuipc_buffer_cuda_device(held->buffer));
+        if (result != cudaSuccess) {
+                failed(result);
+                return NULL;
+        }
+        *ret_bytes = (size_t)gpuipc_buffer_size(held->buffer);
+        return held->memory;
+}
+
+/* ---- commands --------------------------------------------------------------------------------------------- */
+
+static const char *given(char *word) {
+        return word && strcmp(word, "-") != 0 ? word : NULL;
+}
+
+/* connect SOCKET */
+static void do_connect(char **words) {
+        gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
+        gpuipc_error error;
+
+        options.socket_path = words[1];
+        if (gpuipc_connect(&options, &agent.client, &error) != GPUIPC_OK)
+                refused(&error);
+        else
+                printf("ok\n");
+}
+
+/* device N: makes its context current */
+static void do_device(char **words) {
+        cudaError_t result = cudaSetDevice(atoi(words[1]));
+
+        if (result == cudaSuccess)
+                result = cudaFree(NULL);
+        if (result != cudaSuccess)
+                failed(result);
+        else
+                printf("ok\n");
+}
+
+/* allocate KEY SIZE HANDLE [DEVICE [NAME [MODE [WAIT_MS]]]] */
+static void do_allocate(char **words) {
+        gpuipc_allocate_options options = GPUIPC_ALLOCATE_OPTIONS_INIT;
+        gpuipc_buffer *buffer;
+        gpuipc_error error;
+
+        options.handle = given(words[3]);
+        options.device = given(words[4]);
+        options.name = given(words[5]);
+        options.mode = given(words[6]);
+        options.wait_ms = words[7] ? atoll(words[7]) : 0;
+        if (gpuipc_allocate(agent.client, atoll(words[2]), &options, &buffer, &error) != GPUIPC_OK)
+                refused(&error);
+        else
+                keep(words[1], buffer);
+}
+
+static void open_options(gpuipc_open_options *ret, const char *access) {
+        *ret = (gpuipc_open_options)GPUIPC_OPEN_OPTIONS_INIT;
+        ret->owner = -2;
+        ret->access = strcmp(access, "ro") == 0 ? GPUIPC_RO : GPUIPC_RW;
+}
+
+/* open KEY NAME rw|ro */
+static void do_open(char **words) {
+        gpuipc_open_options options;
+        gpuipc_buffer *buffer;
+        gpuipc_error error;
+
+        open_options(&options, words[3]);
+        if (gpuipc_open_name(agent.client, words[2], &options, &buffer, &error) != GPUIPC_OK)
+                refused(&error);
+        else
+                keep(words[1], buffer);
+}
+
+/* map KEY: whether over another GPU, and which */
+static void do_map(char **words) {
+        struct held *held = find(words[1]);
+        gpuipc_error error;
+
+        if (!held)
+                wrong("no such key");
+        else if (gpuipc_buffer_map(held->buffer, &held->memory, &error) != GPUIPC_OK)
+                refused(&error);
+        else
+                printf("ok %d %d\n", gpuipc_buffer_is_peer(held->buffer), gpuipc_buffer_cuda_device(held->buffer));
+}
+
+/* release KEY */
+static void do_release(char **words) {
+        struct held *held = find(words[1]);
+        gpuipc_error error;
+        int r;
+
+        if (!held) {
+                wrong("no such key");
+                return;
+        }
+        r = gpuipc_release(held->buffer, &error);
+        *held = (struct held){ .buffer = NULL };
+        if (r != GPUIPC_OK)
+                refused(&error);
+        else
+                printf("ok\n");
+}
+
+/* fill KEY SEED */
+static void do_fill(char **words) {
+        size_t n;
+        void *memory = memory_of(words[1], &n);
+        int r;
+
+        if (!memory)
+                return;
+        r = kernels_fill(memory, n, strtoull(words[2], NULL, 10));
+        if (r != 0)
+                failed(r);
+        else
+                printf("ok\n");
+}
+
+/* differ KEY SEED [FIRST], nonzero KEY: how many words */
+static void count(char **words, bool pattern) {
+        uint64_t found = 0;
+        size_t n;
+        const void *memory = memory_of(words[1], &n);
+        int r;
+
+        if (!memory)
+                return;
+        r = pattern ? kernels_differ(memory, n, strtoull(words[2], NULL, 10), words[3] ? strtoull(words[3], NULL, 10) : 0, &found)
+                    : kernels_nonzero(memory, n, &found);
+        if (r != 0)
+                failed(r);
+        else
+                printf("ok %" PRIu64 "\n", found);
+}
+
+static void do_differ(char **words) {
+        count(words, true);
+}
+
+static void do_nonzero(char **words) {
+        count(words, false);
+}
+
+/* poke KEY */
+static void do_poke(char **words) {
+        size_t n;
+        void *memory = memory_of(words[1], &n);
+        int r;
+
+        if (!memory)
+                return;
+        r = kernels_poke(memory);
+        if (r != 0)
+                failed(r);
+        else
+                printf("ok\n");
+}
+
+/* rate KEY: bytes a second that this GPU reads */
+static void do_rate(char **words) {
+        double rate = 0;
+        size_t n;
+        const void *memory = memory_of(words[1], &n);
+        int r;
+
+        if (!memory)
+                return;
+        r = kernels_read_rate(memory, n, &rate);
+        if (r != 0)
+                failed(r);
+        else
+                printf("ok %.0f\n", rate);
+}
+
+/* event make; event HEX */
+static void do_event(char **words) {
+        unsigned char handle[64] = { 0 };
+        int r;
+
+        if (strcmp(words[1], "make") == 0) {
+                r = kernels_event_make(handle);
+                if (r == 0) {
+                        printf("ok ");
+                        for (size_t i = 0; i < sizeof(handle); i++)
+                                printf("%02x", handle[i]);
+                        printf("\n");
+                        return;
+                }
+        } else {
+                for (size_t i = 0; i < sizeof(handle); i++)
+                        if (sscanf(words[1] + 2 * i, "%2hhx", &handle[i]) != 1) {
+                                wrong("not 128 hexadecimal digits");
+                                return;
+                        }
+                r = kernels_event_open(handle);
+                if (r == 0) {
+                        printf("ok\n");
+                        return;
+                }
+        }
+        failed(r);
+}
+
+/* ---- many of them ----------------------------------------------------------------------------------------- */
+
+static void raise_fd_limit(void) {
+        struct rlimit limit;
+
+        if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+                limit.rlim_cur = limit.rlim_max;
+                (void)setrlimit(RLIMIT_NOFILE, &limit);
+        }
+}
+
+static int count_fds(void) {
+        DIR *directory = opendir("/proc/self/fd");
+        int n = 0;
+
+        while (directory && readdir(directory))
+                n++;
+        if (directory)
+                closedir(directory);
+        return n;
+}
+
+static long address_space_kb(void) {
+        FILE *file = fopen("/proc/self/status", "re");
+        char line[256];
+        long kb = -1;
+
+        while (file && fgets(line, sizeof(line), file))
+                if (sscanf(line, "VmSize: %ld", &kb) == 1)
+                        break;
+        if (file)
+                fclose(file);
+        return kb;
+}
+
+/* many N SIZE HANDLE: allocated and mapped, all held at once; usec of both */
+static void do_many(char **words) {
+        gpuipc_allocate_options options = GPUIPC_ALLOCATE_OPTIONS_INIT;
+        int64_t allocating = 0, mapping = 0;
+        gpuipc_error error;
+
+        raise_fd_limit();
+        options.handle = given(words[3]);
+        while (agent.n_many < atoi(words[1]) && agent.n_many < MANY_MAX) {
+                int64_t started = now_usec(), between;
+                gpuipc_buffer *buffer;
+                void *memory;
+
+                if (gpuipc_allocate(agent.client, atoll(words[2]), &options, &buffer, &error) != GPUIPC_OK) {
+                        refused(&error);
+                        return;
+                }
+                agent.many[agent.n_many++] = buffer;
+                between = now_usec();
+                if (gpuipc_buffer_map(buffer, &memory, &error) != GPUIPC_OK) {
+                        refused(&error);
+                        return;
+                }
+                allocating += between - started;
+                mapping += now_usec() - between;
+        }
+        printf("ok %d %" PRId64 " %" PRId64 "\n", agent.n_many, allocating, mapping);
+}
+
+/* few: releases them */
+static void do_few(char **words) {
+        int64_t started = now_usec();
+        gpuipc_error error;
+
+        (void)words;
+        while (agent.n_many > 0)
+                if (gpuipc_release(agent.many[--agent.n_many], &error) != GPUIPC_OK) {
+                        refused(&error);
+                        return;
+                }
+        printf("ok %" PRId64 "\n", now_usec() - started);
+}
+
+/* cycle N NAME: opened, mapped, released; the usec it took and this process's address space (kB) and descriptors */
+static void do_cycle(char **words) {
+        int64_t started = now_usec();
+        gpuipc_open_options options;
+        gpuipc_error error;
+
+        open_options(&options, "rw");
+        for (int i = 0; i < atoi(words[1]); i++) {
+                gpuipc_buffer *buffer;
+                void *memory;
+
+                if (gpuipc_open_name(agent.client, words[2], &options, &buffer, &error) != GPUIPC_OK) {
+                        refused(&error);
+                        return;
+                }
+                if (gpuipc_buffer_map(buffer, &memory, &error) != GPUIPC_OK ||
+                    gpuipc_release(buffer, &error) != GPUIPC_OK) {
+                        refused(&error);
+                        return;
+                }
+        }
+        printf("ok %" PRId64 " %ld %d\n", now_usec() - started, address_space_kb(), count_fds());
+}
+
+/* ---- the loop --------------------------------------------------------------------------------------------- */
+
+static const struct {
+        const char *name;
+        int n_words; /* at least, its own included */
+        void (*run)(char **words);
+} commands[] = {
+        { "connect", 2, do_connect }, { "device", 2, do_device },   { "allocate", 4, do_allocate }, { "open", 4, do_open },
+        { "map", 2, do_map },         { "release", 2, do_release }, { "fill", 3, do_fill },         { "differ", 3, do_differ },
+        { "nonzero", 2, do_nonzero }, { "poke", 2, do_poke },       { "rate", 2, do_rate },         { "event", 2, do_event },
+        { "many", 4, do_many },       { "few", 1, do_few },         { "cycle", 3, do_cycle },
+};
+
+static void run(char **words, int n_words) {
+        for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+                if (strcmp(commands[i].name, words[0]) == 0) {
+                        if (n_words < commands[i].n_words)
+                                wrong("too few words");
+                        else
+                                commands[i].run(words);
+                        return;
+                }
+        wrong("no such command");
+}
+
+int main(void) {
+        char line[1024];
+
+        setvbuf(stdout, NULL, _IOLBF, 0);
+        printf("ok ready\n");
+        while (fgets(line, sizeof(line), stdin)) {
+                char *words[WORDS_MAX + 1] = { NULL }, *rest = line;
+                int n = 0;
+
+                while (n < WORDS_MAX && (words[n] = strtok_r(rest, " \n", &rest)))
+                        n++;
+                if (n > 0)
+                        run(words, n);
+        }
+        return 0;
+}

@@ -1,0 +1,59 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Runs the GPU tier on a machine with a GPU, from build/gpu/ as `make gpu-bundle` made it, as root:
+#
+#     tests/gpu/run.sh [one|two] [STEP...]    on one GPU (default), or on two
+#     tests/gpu/run.sh --dry [one|two] [STEP...]    on the fakes, as far as they go
+#
+# Writes RESULTS.md (RESULTS-two.md), a log and the daemons' words to $OUT (default: build/gpu/out). Ends in under nine minutes with 0 when
+# every figure met its target.
+set -eu
+cd "$(dirname "$0")/../.."
+dry=
+machine=one
+if [ "${1-}" = --dry ]; then
+        dry=dry
+        shift
+fi
+case ${1-} in
+one | two)
+        machine=$1
+        shift
+        ;;
+esac
+[ -x build/gpu/gpuipcd ] || {
+        echo 'tests/gpu/run.sh: build/gpu/ is not there: make gpu-bundle, where there is a compiler' >&2
+        exit 2
+}
+OUT=${OUT:-build/gpu/out}
+mkdir -p "$OUT"
+# Other users must be able to run what is in it, wherever this tree lies.
+bundle=$(mktemp -d /tmp/gpuipc-tier.XXXXXX)
+trap 'rm -rf "$bundle"' EXIT
+chmod 755 "$bundle"
+cp -R build/gpu/. "$bundle/"
+cp -R tests/support tests/gpu "$bundle/"
+chmod -R a+rX "$bundle"
+
+libraries=
+if [ "$dry" ]; then
+        libraries=$bundle/fake
+        echo 'RegistryDwords: ""' > "$bundle/params"
+        n_gpus=1
+        [ "$machine" = one ] || n_gpus=2
+        export GPUIPC_FAKE_CUDA="state $bundle/state; devices $n_gpus"
+        export GPUIPC_NVIDIA_PARAMS="$bundle/params"
+        export GPUIPC_TEST_BACKEND="${GPUIPC_TEST_BACKEND:-fake-fd}"
+else
+        export GPUIPC_TEST_BACKEND=cuda-fd
+        # The machine's own CUDA runtime, if the loader finds it.
+        ldconfig -p | grep -q 'libcudart\.so\.13' || libraries=$bundle/cuda
+fi
+export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+${libraries:+:}$LD_LIBRARY_PATH}"
+[ -n "$LD_LIBRARY_PATH" ] || unset LD_LIBRARY_PATH
+export OUT GPUIPC_BUILD="$bundle" TMPDIR="$bundle" PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 LC_ALL=C.UTF-8
+export PYTHONPATH="$bundle/support" CUDA_CACHE_DISABLE=1 HOME="$bundle"
+unset GPUIPC_SOCKET CUDA_VISIBLE_DEVICES
+status=0
+timeout --kill-after=5 540 python3 "$bundle/gpu/tier.py" "$machine" "$dry" "$@" || status=$?
+exit "$status"
