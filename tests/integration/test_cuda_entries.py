@@ -11,7 +11,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 from daemon import Daemon, open_fds, wait_for  # noqa: E402
 from rawclient import WAIT_S, ReplyError  # noqa: E402
-from test_cuda_faults import GPUS, SCRUBBED, TWO, UNSCRUBBED, Machine  # noqa: E402
+from test_cuda_faults import GPUS, SCRUBBED, TWO, UNSCRUBBED, Machine, with_fakes  # noqa: E402
 
 SLOWER = int(os.environ.get("GPUIPC_TEST_SLOWER", "1"))
 PROBE_S = 30  # what the daemon gives a driver at its start
@@ -54,6 +54,7 @@ class Calls:
         return any(line[2] == entry and line[4] in ("waits", str(UNKNOWN)) for line in self.lines()[since:])
 
 
+@with_fakes
 class EntriesTest(unittest.TestCase):
     params = SCRUBBED
     args = ("--drain-sec", "1s")

@@ -10,7 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from daemon import Daemon, DaemonTest, wait_for  # noqa: E402
+from daemon import BUILD, Daemon, DaemonTest, wait_for  # noqa: E402
 from rawclient import ReplyError  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -73,6 +73,10 @@ class Machine:
         shutil.rmtree(self.directory)
 
 
+with_fakes = unittest.skipUnless(os.path.exists(f"{BUILD}/fake/libcuda.so.1"), "built without CUDA: there is no cuda.h here")
+
+
+@with_fakes
 class CudaTest(DaemonTest):
     script = TWO
     params = SCRUBBED
@@ -364,6 +368,7 @@ class WipeTest(CudaTest):
         self.assertFalse(self.device(GPUS[0])["degraded"])
 
 
+@with_fakes
 class ChoiceTest(unittest.TestCase):
     """What is found, and what Backend= and Wipe= make of it."""
 
