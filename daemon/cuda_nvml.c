@@ -14,7 +14,6 @@
 #include "proto/schema.h"
 #include "proto/symbols.h"
 
-#define GAP_MS 20
 #define PERIOD_MS 2000 /* others use the GPU too: how old a figure may be */
 #define END_MS 1000
 
@@ -84,18 +83,6 @@ static bool nvml_rest(struct cuda_nvml *nvml, uint64_t *ret_serving) {
         return !ending;
 }
 
-/* Asking takes locks of the driver that the next allocation wants too: not more often than people could tell. */
-static void nvml_pause(struct cuda_nvml *nvml) {
-        struct timespec until;
-
-        deadline_in(GAP_MS, &until);
-        pthread_mutex_lock(&nvml->lock);
-        while (!nvml->ending)
-                if (pthread_cond_timedwait(&nvml->asked, &nvml->lock, &until) == ETIMEDOUT)
-                        break;
-        pthread_mutex_unlock(&nvml->lock);
-}
-
 static void *nvml_thread(void *arg) {
         struct cuda_nvml *nvml = arg;
         uint64_t serving;
@@ -107,7 +94,6 @@ static void *nvml_thread(void *arg) {
                 nvml->n_answered = serving;
                 pthread_cond_broadcast(&nvml->answered);
                 pthread_mutex_unlock(&nvml->lock);
-                nvml_pause(nvml);
         }
         (void)nvml->shutdown();
         pthread_mutex_lock(&nvml->lock);
