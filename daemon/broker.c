@@ -360,7 +360,6 @@ bool broker_run(struct broker *broker) {
         notify_ready(status);
         uv_run(&broker->loop, UV_RUN_DEFAULT);
         broker_ignore_signals();
-        uv_prepare_stop(&broker->prepare);
         return broker->clean;
 }
 

@@ -323,7 +323,8 @@ static void session_on_poll(uv_poll_t *poll, int status, int events) {
                         session->half_closed = true;
                 else
                         session_drop(session, "out-of-band data was sent");
-                session->polled = status < 0 ? 0 : session->polled; /* libuv stopped polling */
+                if (status < 0)
+                        session->polled = 0; /* libuv stopped polling */
         }
         if (events & UV_WRITABLE)
                 session_flush(session);
