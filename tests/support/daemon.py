@@ -120,10 +120,18 @@ class Daemon:
         with self.client() as client:
             return client.call("GetStatus")
 
+    def without_clients(self):
+        """No client's socket is open, and no process is watched. (A driver may have sockets of its own.)"""
+        fds = open_fds(self.pid).values()
+        sockets = sum(what.startswith("socket:") for what in fds)
+        doors = sum(os.path.exists(path) for path in (self.socket, self.admin_socket))
+        return not any("pidfd" in what for what in fds) and (sockets == doors or backend.REAL)
+
     def settled_fds(self):
         """How many descriptors the daemon has after a first client came and went."""
         self.status()
         wait_for(lambda: self.status()["sessions"] == 1, "one session")
+        wait_for(self.without_clients, "nothing of the last client")
         samples = [-1, -2]
 
         def same():
