@@ -77,7 +77,7 @@ static gpuipc_client *client_new(const gpuipc_connect_options *options) {
         client->refs = 1;
         client->mark = process_mark();
         client->timeout_ms = options->timeout_ms == 0 ? CLIENT_TIMEOUT_MS : options->timeout_ms;
-        client->uid = owner_uid();
+        client->uid = owner_uid(&client->uid_sure);
         return client;
 }
 

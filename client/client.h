@@ -24,7 +24,8 @@ struct gpuipc_client {
         struct process_mark mark;
         char *path;
         int timeout_ms; /* -1: none */
-        int64_t uid;    /* this process's at connect, as the daemon sees it */
+        int64_t uid;    /* this process's at connect, as the daemon sees it; with the lock, until it is sure */
+        bool uid_sure;  /* else the daemon has yet to be asked */
 
         /* Guards what follows; lists change under process_lock() as well, for forked children. */
         pthread_mutex_t lock;

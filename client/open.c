@@ -18,12 +18,44 @@ struct owners {
         size_t n;
 };
 
-static struct owners owners_of(const gpuipc_client *client, int64_t owner) {
-        if (owner == OWNER_ANYONE)
-                return (struct owners){ .uids = { SCHEMA_UNSET }, .n = 1 };
-        if (owner != OWNER_MINE_OR_ROOT)
-                return (struct owners){ .uids = { owner }, .n = 1 };
-        return (struct owners){ .uids = { client->uid, 0 }, .n = client->uid == 0 ? 1 : 2 };
+/* The caller's uid as the daemon knows it. An older daemon does not tell: then what was worked out here must do. */
+static int own_uid(gpuipc_client *client, int64_t *ret_uid, gpuipc_error *ret_error) {
+        _cleanup_(reply_deinit) struct reply reply = { 0 };
+        struct empty_params params = { 0 };
+        struct status_reply status;
+        bool sure;
+        int r = GPUIPC_OK;
+
+        (void)pthread_mutex_lock(&client->lock);
+        *ret_uid = client->uid;
+        sure = client->uid_sure;
+        (void)pthread_mutex_unlock(&client->lock);
+        if (sure)
+                return GPUIPC_OK;
+        r = call_main(client, METHOD_GET_STATUS, &params, &reply, ret_error);
+        if (r == GPUIPC_OK)
+                r = message_read(&reply, METHOD_GET_STATUS, &status, ret_error);
+        if (r != GPUIPC_OK)
+                return r;
+        if (status.uid != SCHEMA_UNSET)
+                *ret_uid = status.uid;
+        (void)pthread_mutex_lock(&client->lock);
+        client->uid = *ret_uid;
+        client->uid_sure = true;
+        (void)pthread_mutex_unlock(&client->lock);
+        return GPUIPC_OK;
+}
+
+static int owners_of(gpuipc_client *client, int64_t owner, struct owners *ret, gpuipc_error *ret_error) {
+        int64_t uid = SCHEMA_UNSET;
+        int r = GPUIPC_OK;
+
+        if (owner == OWNER_MINE_OR_ROOT)
+                r = own_uid(client, &uid, ret_error);
+        else if (owner != OWNER_ANYONE)
+                uid = owner;
+        *ret = (struct owners){ .uids = { uid, 0 }, .n = owner != OWNER_MINE_OR_ROOT || uid == 0 ? 1 : 2 };
+        return r;
 }
 
 static struct grant_call open_call(const struct open_params *params) {
@@ -156,7 +188,9 @@ int gpuipc_open_name(gpuipc_client *client, const char *name, const gpuipc_open_
         params.access = o.access == GPUIPC_RO ? "ro" : NULL;
         params.label = o.label;
         trace_scope(TRACE_OPEN, 0);
-        owners = owners_of(client, o.owner);
+        r = owners_of(client, o.owner, &owners, ret_error);
+        if (r != GPUIPC_OK)
+                return r;
         r = open_now(client, params, &owners, ret_buffer, ret_error);
         if (r != GPUIPC_ERROR_NO_SUCH_BUFFER || o.wait_ms == 0)
                 return r;

@@ -10,11 +10,15 @@
 
 #include "proto/cleanup.h"
 
-int64_t owner_map_uid(const char *text, int64_t uid) {
+#define EVERY_UID 4294967295
+
+int64_t owner_map_uid(const char *text, int64_t uid, bool *ret_sure) {
+        *ret_sure = false;
         while (*text) {
                 int64_t inside, outside, count;
                 if (sscanf(text, "%" SCNd64 " %" SCNd64 " %" SCNd64, &inside, &outside, &count) != 3)
                         break;
+                *ret_sure = inside == 0 && outside == 0 && count == EVERY_UID;
                 if (uid >= inside && uid - inside < count)
                         return outside + (uid - inside);
                 text += strcspn(text, "\n");
@@ -23,17 +27,18 @@ int64_t owner_map_uid(const char *text, int64_t uid) {
         return uid;
 }
 
-int64_t owner_uid(void) {
+int64_t owner_uid(bool *ret_sure) {
         char text[4096];
         int64_t uid = (int64_t)geteuid();
         _cleanup_fd_ int fd = open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC);
         ssize_t n;
 
+        *ret_sure = false;
         if (fd < 0)
                 return uid;
         n = read(fd, text, sizeof(text) - 1);
         if (n <= 0)
                 return uid;
         text[n] = '\0';
-        return owner_map_uid(text, uid);
+        return owner_map_uid(text, uid, ret_sure);
 }

@@ -62,6 +62,7 @@ int op_status_finish(struct request *request) {
                 .limits = house->limits_json,
                 .daemon_pid = getpid(),
                 .shm_device = shm_device(),
+                .uid = (int64_t)request_peer(request)->principal.uid,
         };
         return 0;
 }

@@ -201,6 +201,7 @@ static const struct field status_fields[] = {
         FIELD(status_reply, limits, FIELD_OBJECT),
         FIELD(status_reply, daemon_pid, FIELD_INT, OPTIONAL),
         FIELD(status_reply, shm_device, FIELD_INT, OPTIONAL),
+        FIELD(status_reply, uid, FIELD_INT, OPTIONAL),
 };
 static const struct field grant_fields[] = {
         FIELD(grant_reply, buffer, FIELD_STRUCT, .of = &schema_buffer),

@@ -189,7 +189,7 @@ struct status_reply {
         struct struct_array devices; /* struct device_info */
         int64_t buffers, leases, sessions;
         const char *limits; /* JSON text */
-        int64_t daemon_pid, shm_device;
+        int64_t daemon_pid, shm_device, uid;
 };
 
 struct grant_reply { /* Allocate and Open */

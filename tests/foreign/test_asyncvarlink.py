@@ -112,6 +112,7 @@ class Status(typing.TypedDict):
     limits: dict[str, int]
     daemon_pid: int | None
     shm_device: int | None
+    uid: int | None
 
 
 class Grant(typing.TypedDict):

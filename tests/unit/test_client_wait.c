@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "client/client.h"
 #include "client/owner.h"
 #include "include/gpuipc.h"
 #include "tests/support/fake_server.h"
@@ -208,6 +209,7 @@ static gpuipc_client *connect_as_other(struct fake *fake) {
         gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
         gpuipc_client *client = NULL;
         gpuipc_error error;
+        bool sure;
 
         if (geteuid() != 0) {
                 printf("SKIP owners: needs root to become another user\n");
@@ -219,7 +221,7 @@ static gpuipc_client *connect_as_other(struct fake *fake) {
         options.timeout_ms = 5000;
         ck_assert_int_eq(seteuid(1234), 0);
         int r = gpuipc_connect(&options, &client, &error);
-        ck_assert_int_eq(owner_uid(), 1234);
+        ck_assert_int_eq(owner_uid(&sure), 1234);
         ck_assert_int_eq(seteuid(0), 0);
         if (r != GPUIPC_OK)
                 printf("SKIP owners: the socket is out of another user's reach: %s\n", error.message);
@@ -319,13 +321,60 @@ START_TEST(two_owners_are_waited_for_at_once) {
 END_TEST
 
 START_TEST(uid_through_the_namespace_map) {
-        ck_assert_int_eq(owner_map_uid("         0          0 4294967295\n", 1000), 1000);
-        ck_assert_int_eq(owner_map_uid("0 100000 65536\n", 0), 100000);
-        ck_assert_int_eq(owner_map_uid("0 1000 1\n1 100000 65535\n", 0), 1000);
-        ck_assert_int_eq(owner_map_uid("0 1000 1\n1 100000 65535\n", 33), 100032);
-        ck_assert_int_eq(owner_map_uid("0 1000 1\n", 5), 5);
-        ck_assert_int_eq(owner_map_uid("", 5), 5);
-        ck_assert_int_eq(owner_map_uid("nonsense", 5), 5);
+        static const struct {
+                const char *map;
+                int64_t uid, outside;
+                bool sure;
+        } cases[] = {
+                { "         0          0 4294967295\n", 1000, 1000, true },
+                { "0 100000 65536\n", 0, 100000, false },
+                { "0 1000 1\n1 100000 65535\n", 0, 1000, false },
+                { "0 1000 1\n1 100000 65535\n", 33, 100032, false },
+                { "0 1000 1\n", 5, 5, false },
+                { "0 0 65536\n", 5, 5, false },
+                { "", 5, 5, false },
+                { "nonsense", 5, 5, false },
+        };
+
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+                bool sure = !cases[i].sure;
+                ck_assert_int_eq(owner_map_uid(cases[i].map, cases[i].uid, &sure), cases[i].outside);
+                ck_assert_msg(sure == cases[i].sure, "case %zu", i);
+        }
+}
+END_TEST
+
+/* Tells who it takes the caller for, but the first time. */
+static void knowing_answer(struct fake *fake, int peer, const char *call, void *data) {
+        if (strstr(call, ".GetStatus\"") && fake_count(fake, ".GetStatus\"", NULL) > 1)
+                fake_send(fake, peer, "{\"parameters\":{\"version\":\"1\",\"backend\":\"host\",\"uptime_usec\":1,\"session\":\"s1\","
+                                      "\"features\":[],\"devices\":[],\"buffers\":2,\"leases\":3,\"sessions\":4,\"limits\":{},"
+                                      "\"uid\":777}}");
+        else
+                waiting_answer(fake, peer, call, data);
+}
+
+/* Who is in a user namespace cannot know of another one around it, and asks; once. An older daemon does not tell. */
+START_TEST(uid_is_asked_for_in_a_user_namespace) {
+        gpuipc_buffer *buffer = NULL;
+        struct fake_broker broker;
+
+        fake_broker_init(&broker, 4096);
+        struct fake *fake = fake_start(knowing_answer, &broker);
+        for (unsigned i = 1; i <= 2; i++) {
+                gpuipc_client *client = connect_to(fake, 5000);
+                client->uid = 555;
+                client->uid_sure = false;
+                for (int times = 0; times < 2; times++)
+                        ck_assert_int_eq(gpuipc_open_name(client, i == 1 ? "old" : "new", NULL, &buffer, NULL),
+                                         GPUIPC_ERROR_NO_SUCH_BUFFER);
+                ck_assert_uint_eq(fake_count(fake, ".GetStatus\"", NULL), i);
+                gpuipc_client_free(client);
+        }
+        ck_assert_uint_eq(fake_count(fake, "\"old\"", "\"owner\":555", NULL), 2);
+        ck_assert_uint_eq(fake_count(fake, "\"new\"", "\"owner\":777", NULL), 2);
+        fake_stop(fake);
+        fake_broker_deinit(&broker);
 }
 END_TEST
 
@@ -515,6 +564,7 @@ int main(void) {
         tcase_add_test(tcase, owner_is_asked_for);
         tcase_add_test(tcase, two_owners_are_waited_for_at_once);
         tcase_add_test(tcase, uid_through_the_namespace_map);
+        tcase_add_test(tcase, uid_is_asked_for_in_a_user_namespace);
         tcase_add_test(tcase, release_behind_a_stuck_call);
         tcase_add_test(tcase, release_behind_an_owed_reply);
         tcase_add_test(tcase, grant_that_comes_too_late);
