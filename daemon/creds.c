@@ -193,13 +193,16 @@ bool creds_container_of(const char *cgroup_text, char *ret, size_t n) {
         return false;
 }
 
-struct rcstr *creds_container(pid_t pid) {
+bool creds_container(pid_t pid, struct rcstr **ret) {
         char text[4096], container[256];
 
-        if (creds_read_file(pid, "cgroup", text, sizeof(text)) <= 0 ||
-            !creds_container_of(text, container, sizeof(container)))
-                return NULL;
-        return rcstr_new(container);
+        *ret = NULL;
+        if (creds_read_file(pid, "cgroup", text, sizeof(text)) <= 0)
+                return false;
+        if (!creds_container_of(text, container, sizeof(container)))
+                return true;
+        *ret = rcstr_new(container);
+        return *ret;
 }
 
 uid_t creds_overflow_uid(void) {

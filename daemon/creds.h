@@ -38,8 +38,9 @@ bool creds_same_process(int a, int b);
 /* The command name of a process, NULL when unknown. */
 struct rcstr *creds_command(pid_t pid);
 
-/* The container of a process, NULL when it is in none; see creds_container_of(). */
-struct rcstr *creds_container(pid_t pid);
+/* The container of a process, NULL when it is in none; see creds_container_of(). False when it cannot be told: the process is gone, or
+ * outside our pid namespace. */
+bool creds_container(pid_t pid, struct rcstr **ret);
 
 /* The container that the text of a /proc/PID/cgroup names: "pod:UID" for a Kubernetes pod, else "ID" of 64 hex digits as container
  * engines name their groups, "machine:NAME" or "lxc:NAME". False when it names none. */

@@ -81,6 +81,7 @@ static void event_tell_lease(struct event *event, const struct lease *lease) {
                 .uid = lease->holder->uid,
                 .gid = lease->holder->gid,
                 .container = lease->holder->container,
+                .unplaced = lease->holder->unplaced,
         };
         event_hold(event, lease->id);
         event_hold(event, lease->session);

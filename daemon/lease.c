@@ -200,7 +200,12 @@ void lease_describe(const struct lease *lease, struct lease_info *ret) {
 
 bool lease_visible(const struct policy *policy, const struct peer *peer, const struct lease *lease) {
         const struct holder *holder = lease->holder;
-        struct principal principal = { .uid = holder->uid, .gid = holder->gid, .container = holder->container };
+        struct principal principal = {
+                .uid = holder->uid,
+                .gid = holder->gid,
+                .container = holder->container,
+                .unplaced = holder->unplaced,
+        };
 
         return policy_may_rule(policy, peer, &principal) ||
                policy_may_see(policy, peer, &lease->buffer->owner, lease->buffer->mode);

@@ -43,6 +43,10 @@ int policy_admit(const struct policy *policy, const struct peer *peer, struct fa
                         failure, VERDICT_ACCESS_DENIED, "",
                         "your user id is not mapped where the daemon runs, so nothing can belong to you; "
                         "map it in the user namespace, or run as a mapped user");
+        if (policy->isolation == ISOLATION_CONTAINER && peer->principal.unplaced)
+                return fail_reason(failure, VERDICT_ACCESS_DENIED, "",
+                                   "Isolation=container, and which container you are in cannot be told: the daemon does not see "
+                                   "your process; run gpuipcd on the host, or its container with --pid=host");
         if (!policy->restricted || policy_lists(policy, peer))
                 return 0;
         return fail_reason(failure, VERDICT_ACCESS_DENIED, "",
@@ -52,6 +56,8 @@ int policy_admit(const struct policy *policy, const struct peer *peer, struct fa
 }
 
 static bool same_container(const struct principal *a, const struct principal *b) {
+        if (a->unplaced || b->unplaced)
+                return false;
         if (!a->container || !b->container)
                 return a->container == b->container;
         return strcmp(a->container->text, b->container->text) == 0;

@@ -15,6 +15,7 @@ struct principal {
         uid_t uid;
         gid_t gid;
         struct rcstr *container; /* NULL outside of any container */
+        bool unplaced;           /* its container could not be told: with Isolation=container it is nobody's like */
 };
 
 /* Who asks. Filled once at accept; the gids are borrowed from the session. */
@@ -53,7 +54,8 @@ struct policy {
 /* Frees what the policy owns and zeroes it. */
 void policy_deinit(struct policy *policy);
 
-/* Whether this peer may use the daemon at all: 0 or VERDICT_ACCESS_DENIED with the reason in words. */
+/* Whether this peer may use the daemon at all: 0 or VERDICT_ACCESS_DENIED with the reason in words. Whose container must count and
+ * cannot be told may not: it would pass for a process of none. */
 int policy_admit(const struct policy *policy, const struct peer *peer, struct failure *failure);
 
 /* Whether the two are the same owner under the policy's isolation. */

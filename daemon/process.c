@@ -66,10 +66,12 @@ static int process_watch(struct process *process, int *pidfd, struct failure *fa
 /* What /proc says of the pid is true of this process only if it still lives afterwards. */
 static void process_look(struct process *process, int pidfd) {
         _cleanup_(rcstr_unrefp) struct rcstr *command = creds_command(process->holder.pid);
-        _cleanup_(rcstr_unrefp) struct rcstr *container = creds_container(process->holder.pid);
+        _cleanup_(rcstr_unrefp) struct rcstr *container = NULL;
+        bool told = creds_container(process->holder.pid, &container);
 
         if (creds_exited(pidfd))
                 return;
+        process->holder.unplaced = !told;
         process->holder.command = take_ptr(command);
         process->holder.container = take_ptr(container);
 }
@@ -85,6 +87,7 @@ int process_new(struct house *house, pid_t pid, uid_t uid, gid_t gid, int pidfd_
         }
         process->house = house;
         process->holder = (struct holder){.pid = pid, .uid = uid, .gid = gid, .refs = 1, .exited = dead, .destroy = process_destroy};
+        process->holder.unplaced = true;
         list_init(&process->holder.leases);
         list_init(&process->by_session);
         process->pidfd = -1;

@@ -31,6 +31,7 @@ struct holder {
         uid_t uid;
         gid_t gid;
         struct rcstr *command, *container;
+        bool unplaced; /* see struct principal */
         bool exited;
         unsigned refs;
         struct list leases;                      /* lease.by_holder */

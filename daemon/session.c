@@ -385,6 +385,7 @@ static int session_admit(struct session *session) {
         r = senders_init(&session->senders, hall->house, &session->creds, &session->refusal);
         if (r == 0) {
                 session->peer.principal.container = rcstr_ref(session->senders.peer->holder.container);
+                session->peer.principal.unplaced = session->senders.peer->holder.unplaced;
                 r = policy_admit(&registry->policy, &session->peer, &session->refusal);
         }
         if (r == 0)

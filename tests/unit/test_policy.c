@@ -186,6 +186,26 @@ START_TEST(outside_of_containers_is_one_place) {
 }
 END_TEST
 
+/* Else a process that the daemon cannot see would pass for one of the host. */
+START_TEST(whose_container_is_unknown_is_nobody_s_like) {
+        struct policy policy = { .isolation = ISOLATION_CONTAINER };
+        struct peer peer = { .principal = { .uid = 5, .unplaced = true } };
+        struct principal host = { .uid = 5 };
+        struct failure failure = { 0 };
+
+        ck_assert(!policy_same(&policy, &peer.principal, &host));
+        ck_assert(!policy_same(&policy, &peer.principal, &peer.principal));
+        ck_assert_int_eq(policy_admit(&policy, &peer, &failure), VERDICT_ACCESS_DENIED);
+        ck_assert_ptr_nonnull(strstr(failure.reason, "--pid=host"));
+        peer.admin = true;
+        ck_assert_int_eq(policy_admit(&policy, &peer, &failure), 0);
+        peer.admin = false;
+        policy.isolation = ISOLATION_UID;
+        ck_assert_int_eq(policy_admit(&policy, &peer, &failure), 0);
+        ck_assert(policy_same(&policy, &peer.principal, &host));
+}
+END_TEST
+
 START_TEST(the_longest_reserved_prefix_decides) {
         struct reserved_name reserved[] = { { (char *)"model/", 10 },
                                             { (char *)"model/big/", 20 },
@@ -257,6 +277,7 @@ int main(void) {
         tcase_add_test(tcase, mode_texts_are_octal);
         tcase_add_test(tcase, containers_are_owners_when_isolated);
         tcase_add_test(tcase, outside_of_containers_is_one_place);
+        tcase_add_test(tcase, whose_container_is_unknown_is_nobody_s_like);
         tcase_add_test(tcase, the_longest_reserved_prefix_decides);
         tcase_add_test(tcase, a_policy_frees_what_it_owns);
         srunner_run_all(runner, CK_NORMAL);
