@@ -15,7 +15,7 @@ from sandbox import Bwrap, Podman, Runc  # noqa: E402
 
 ALICE = 1001
 # One container, two processes: what one puts, the other gets.
-BOTH = "gpuipcctl put w /bin/cat >/dev/null & for i in 1 2; do gpuipcctl get --wait 10s w | sha256sum; done; kill $!"
+BOTH = "gpuipcctl put --seal w /bin/cat >/dev/null & for i in 1 2; do gpuipcctl get --wait 10s --sealed w | sha256sum; done; kill $!"
 
 
 def in_a_container():
