@@ -10,6 +10,7 @@
 #   make V=1             shows each command
 #   make portable        the command and what it needs, to mount into a container (gpuipcctl doctor)
 #   make gpu-bundle      the GPU tier, to be carried to a machine with a GPU and run by tests/gpu/run.sh
+#   make image           a container image of the daemon; BASE= ENGINE= IMAGE=
 #   make install         DESTDIR= PREFIX=/usr/local
 #   make clean           build/ but for what was downloaded; distclean: all of it
 #
@@ -71,6 +72,7 @@ include mk/tests.mk
 include mk/fault.mk
 include mk/fake.mk
 include mk/portable.mk
+include mk/image.mk
 include mk/gpu.mk
 
 demo: all
