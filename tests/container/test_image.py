@@ -8,15 +8,12 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-import tree  # noqa: E402
 from containertest import INSIDE, ContainerTest, main, make_scratch  # noqa: E402
-from daemon import BUILD, GPUIPCCTL, GPUIPCD, ROOT, wait_for  # noqa: E402
-from podman import libraries  # noqa: E402
+from daemon import GPUIPCCTL, wait_for  # noqa: E402
+from image import IMAGE, RECIPE, build  # noqa: E402
 from rawclient import WAIT_S, RawClient, ReplyError  # noqa: E402
 from sandbox import Podman  # noqa: E402
 
-RECIPE = f"{ROOT}/packaging/container/Containerfile"
-BASE, IMAGE = "localhost/base", "localhost/gpuipcd"
 # As README says.
 OPTIONS = ("--read-only", "--cap-drop=all", "--security-opt", "no-new-privileges")
 PID = ("--pid=host",)
@@ -35,26 +32,11 @@ class Image(ContainerTest):
     def make_sandbox(cls, directory):
         sandbox = Podman(directory)
         try:
-            cls.build(sandbox, directory)
+            cls.said = build(sandbox, directory)
         except BaseException:
             sandbox.close()
             raise
         return sandbox
-
-    @classmethod
-    def build(cls, sandbox, directory):
-        stage = f"{directory}/stage"
-        subprocess.run(["make", "stage", f"STAGE={stage}", f"B={os.path.relpath(BUILD, ROOT)}"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        base = f"{directory}/base"
-        tree.make(base)
-        os.unlink(f"{base}/bin/gpuipcctl")
-        for library in libraries(GPUIPCD) + libraries(GPUIPCCTL):
-            if not library.startswith(BUILD):
-                tree.put(base, library, library)
-        subprocess.run(["tar", "-C", base, "-cf", f"{directory}/base.tar", "."], check=True)
-        sandbox.podman("import", "-c", "ENV PATH=/usr/sbin:/usr/bin:/bin", f"{directory}/base.tar", BASE)
-        cls.said = sandbox.podman("build", "--format", "docker", "--network=none", "--build-arg", f"BASE={BASE}", "-t", IMAGE,
-                                  "-f", RECIPE, stage)
 
     def setUp(self):
         self.shared, self.admin = make_scratch("shared."), make_scratch("admin.")
@@ -86,7 +68,7 @@ class Image(ContainerTest):
         self.assertRegex(self.said, r"(?m)^gpuipcd \d+\.\d+\.\d+$")
         told = json.loads(self.sandbox.podman("inspect", IMAGE))[0]
         self.assertEqual(told["Config"]["Entrypoint"], ["gpuipcd"])
-        self.assertEqual(told["HealthCheck"]["Test"], ["CMD", "gpuipcctl", "status"])
+        self.assertEqual(told["Healthcheck"]["Test"], ["CMD", "gpuipcctl", "status"])
         for word in (*OPTIONS[:2], "no-new-privileges", *PID):
             self.assertIn(word, said_options())
 
