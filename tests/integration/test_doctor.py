@@ -273,6 +273,10 @@ class UserTest(DoctorTest):
         report = self.report(before=self.as_user(), expect=UNREACHABLE, codes=("G104",))
         self.assertIn(f"--group-add {self.GROUP}", report.find("G104")["fix"])
         self.assertIn("uid 1000, gid 1000", report.find("G104")["cause"])
+        # Nobody is told to join root's.
+        os.chown(self.daemon.socket, 0, 0)
+        self.assertNotIn("--group-add 0", self.report(before=self.as_user(), expect=UNREACHABLE, codes=("G104",)).find("G104")["fix"])
+        os.chown(self.daemon.socket, 0, self.GROUP)
         # As it says: the group is added.
         self.report(before=self.as_user(self.GROUP), expect=DONE, codes=("G100",))
 

@@ -45,8 +45,10 @@ START_TEST(words_are_filled_in) {
 
         advice_fill(DOCTOR_NOT_ADMITTED, "UID", "1234", text);
         ck_assert_msg(strstr(text, "  AllowUsers=1234\n") && !strstr(text, "UID"), "%s", text);
-        advice_fill(DOCTOR_NOT_ADMITTED, "U", "1234", text); /* only where it stands alone */
-        ck_assert_str_eq(text, advice(DOCTOR_NOT_ADMITTED));
+        for (size_t i = 0; i < 2; i++) {
+                advice_fill(DOCTOR_NOT_ADMITTED, (const char *[]){ "U", "ID" }[i], "1234", text); /* only where it stands alone */
+                ck_assert_str_eq(text, advice(DOCTOR_NOT_ADMITTED));
+        }
         memset(longest, 'x', sizeof(longest) - 1);
         longest[sizeof(longest) - 1] = 0;
         advice_fill(DOCTOR_NOT_ADMITTED, "UID", longest, text);
