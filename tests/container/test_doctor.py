@@ -93,7 +93,7 @@ class ContainerTest(unittest.TestCase):
             if self.daemon:
                 self.daemon.kill()
             return
-        self.podman.call("rm", "-f", "-a", "-t", "0")
+        self.podman.remove("-a")
         if self.daemon:
             self.daemon.wait_idle()
         self.stop_daemon()
