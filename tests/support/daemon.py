@@ -57,10 +57,10 @@ class Daemon:
     """One gpuipcd with a directory and sockets of its own. stop() must find it healthy."""
 
     def __init__(self, *args, program=None, config="", environment=None, admin=True, wait=True, pass_fds=(),
-                 memory=backend.DAEMON):
+                 memory=backend.DAEMON, socket_path=None):
         self.directory = tempfile.mkdtemp(prefix="d.", dir=os.environ.get("TMPDIR", "/tmp"))
         os.chmod(self.directory, 0o755)
-        self.socket, self.admin_socket = f"{self.directory}/s", f"{self.directory}/a"
+        self.socket, self.admin_socket = socket_path or f"{self.directory}/s", f"{self.directory}/a"
         self.log_path = f"{self.directory}/log"
         with open(f"{self.directory}/conf", "w", encoding="utf-8") as file:
             file.write(config)
