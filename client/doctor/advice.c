@@ -153,7 +153,7 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "Start the container anew, and mount the directory, not the socket: a mounted file stays what it was when the "
                 "daemon makes its socket again.\n"
                 "  docker run -v /run/gpuipcd:/run/gpuipcd ...\n"
-                "Where it was the directory, its old container is enough:\n"
+                "Where it was the directory, and that was removed and made again, the same container will do:\n"
                 "  docker restart CONTAINER",
         [DOCTOR_NOBODY_LISTENS] =
                 START_THE_DAEMON "\n"

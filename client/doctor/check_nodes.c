@@ -67,17 +67,19 @@ static void nodes_read(struct nodes *nodes, const char *root) {
                 node_look(nodes, root, "nvidia0");
 }
 
-/* One of the host's processes uses the driver: the daemon, or whatever made some of its nodes or its directory in /proc. */
+/* Whether the kernel has the driver: some of its nodes are here, its directory is in /proc (if that can be told), or the daemon has a GPU
+ * by it. On WSL it is Windows'. */
 static bool driver_is_loaded(const struct doctor *doctor, const struct nodes *nodes) {
-        return nodes->n_open > 0 || nodes->closed[0] || doctor_daemon_has_gpu(doctor) || !doctor->proc_is_own ||
-               place_has(doctor->root, "/proc/driver/nvidia/version");
+        return doctor->platform == PLATFORM_WSL || nodes->n_open > 0 || nodes->closed[0] || doctor_daemon_has_gpu(doctor) ||
+               !doctor->proc_is_own || place_has(doctor->root, "/proc/driver/nvidia/version");
 }
 
 /* " That is why cuInit() says ...", or nothing when that is said already. */
 static void consequence(struct doctor *doctor, char ret[300]) {
         ret[0] = 0;
         if (doctor->cuda_unsaid)
-                (void)snprintf(ret, 300, " That is why %s.", doctor->here.words);
+                (void)snprintf(ret, 300, " That %s why %s.", doctor->cuda_fault == DOCTOR_NO_GPU ? "is" : "may be",
+                               doctor->here.words);
         doctor->cuda_unsaid = false;
 }
 

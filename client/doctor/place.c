@@ -11,8 +11,6 @@
 
 #include "proto/cleanup.h"
 
-#define HOST_PID_NAMESPACE "pid:[4026531836]" /* PROC_PID_INIT_INO, which the kernel boots with */
-
 static const char *join(char path[PATH_MAX], const char *root, const char *end) {
         (void)snprintf(path, PATH_MAX, "%s%s", root, end);
         return path;
@@ -49,15 +47,22 @@ enum platform place_platform(const char *root) {
         return PLATFORM_PLAIN;
 }
 
-bool place_is_container(const char *root) {
-        char path[PATH_MAX], text[64];
+/* Whether a namespace is not the one the kernel booted with, whose number is fixed (linux/proc_ns.h). */
+static bool namespace_is_own(const char *root, const char *name, unsigned long first) {
+        char path[PATH_MAX], end[32], text[64];
+        unsigned long inode;
         ssize_t n;
 
-        if (place_has(root, "/.dockerenv") || place_has(root, "/run/.containerenv"))
+        (void)snprintf(end, sizeof(end), "/proc/self/ns/%s", name);
+        n = readlink(join(path, root, end), text, sizeof(text) - 1);
+        text[n > 0 ? n : 0] = 0;
+        return strchr(text, '[') && sscanf(strchr(text, '['), "[%lu]", &inode) == 1 && inode != first;
+}
+
+bool place_is_container(const char *root) {
+        if (namespace_is_own(root, "pid", 0xEFFFFFFC))
                 return true;
-        n = readlink(join(path, root, "/proc/self/ns/pid"), text, sizeof(text) - 1);
-        if (n < 0)
-                return false;
-        text[n] = 0;
-        return strcmp(text, HOST_PID_NAMESPACE) != 0;
+        /* With --pid=host it has others. A machine that was made from an image has the files, too, and no such namespace. */
+        return (place_has(root, "/.dockerenv") || place_has(root, "/run/.containerenv")) &&
+               (namespace_is_own(root, "uts", 0xEFFFFFFE) || namespace_is_own(root, "ipc", 0xEFFFFFFF));
 }

@@ -17,7 +17,7 @@ enum platform {
 
 enum platform place_platform(const char *root);
 
-/* By what engines leave in a container, or by a pid namespace that is not the host's. */
+/* By namespaces that are not the host's, and by what engines leave in a container. */
 bool place_is_container(const char *root);
 
 /* The first bytes of a file, ended by a NUL; -1: it cannot be read. */

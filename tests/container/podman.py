@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 
-from daemon import BUILD
+from daemon import BUILD, wait_for
 from rawclient import WAIT_S
 
 PORTABLE = f"{BUILD}/portable"
@@ -106,8 +106,9 @@ class Podman:
         """Starts a container that goes on."""
         self.call("run", "-d", "--name", name, *options, "--rootfs", root or f"{self.root}:O", *command)
 
-    def remove(self, name):
-        self.call("rm", "-f", "-t", "0", name)
+    def remove(self, *which):
+        """Ends and removes containers, "-a" all. One that has just ended is cleaned up by podman itself, too, which must be over first."""
+        wait_for(lambda: self.call("rm", "-f", "-i", "-t", "0", *which, check=False).returncode == 0, f"removal of {which}")
 
     def close(self):
         self.call("rm", "-f", "-a", "-t", "0", check=False)
