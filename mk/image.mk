@@ -4,7 +4,7 @@
 
 ENGINE ?= podman
 IMAGE ?= localhost/gpuipcd
-BASE ?= docker.io/library/debian:12-slim
+BASE ?= debian:12-slim
 STAGE := $(B)/image
 
 .PHONY: stage image

@@ -145,14 +145,14 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "below say is what works.",
         [DOCTOR_NO_SOCKET] =
                 "In a container, mount the socket's directory:\n"
-                "  docker run -v /run/gpuipcd:/run/gpuipcd ...\n"
+                "  docker run -v /run/gpuipcd:/run/gpuipcd:ro ...\n"
                 START_THE_DAEMON "\n"
                 "Where the socket is elsewhere, say so:\n"
                 "  export GPUIPC_SOCKET=/there/gpuipcd.sock",
         [DOCTOR_SOCKET_STALE] =
                 "Start the container anew, and mount the directory, not the socket: a mounted file stays what it was when the "
                 "daemon makes its socket again.\n"
-                "  docker run -v /run/gpuipcd:/run/gpuipcd ...\n"
+                "  docker run -v /run/gpuipcd:/run/gpuipcd:ro ...\n"
                 "Where it was the directory, and that was removed and made again, the same container will do:\n"
                 "  docker restart CONTAINER",
         [DOCTOR_NOBODY_LISTENS] =
@@ -162,7 +162,7 @@ static const char *const texts[N_DOCTOR_CODES] = {
         [DOCTOR_SOCKET_DENIED] =
                 "Use everyone's socket (directory 0755, socket 0666), not the administrators':\n"
                 "  unset GPUIPC_SOCKET\n"
-                "  docker run -v /run/gpuipcd:/run/gpuipcd ...\n"
+                "  docker run -v /run/gpuipcd:/run/gpuipcd:ro ...\n"
                 "Where that one is for a group, give the container the group:\n"
                 "  docker run --group-add GROUP ...\n"
                 "An administrator runs as root or belongs to gpuipc-admin:\n"
@@ -172,7 +172,7 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "daemon, then the container anew with the socket's directory:\n"
                 "  rmdir /run/gpuipcd/gpuipcd.sock\n"
                 "  systemctl start gpuipcd\n"
-                "  docker run -v /run/gpuipcd:/run/gpuipcd ...",
+                "  docker run -v /run/gpuipcd:/run/gpuipcd:ro ...",
         [DOCTOR_DAEMON_SILENT] =
                 "The daemon is stopped, stuck or overrun. On the host:\n"
                 "  systemctl status gpuipcd\n"
@@ -184,7 +184,7 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "The system's words say why. A socket's path has at most 107 bytes.",
         [DOCTOR_SOCKET_FILE_MOUNT] =
                 "It works until the daemon is restarted. Mount the directory instead:\n"
-                "  docker run -v /run/gpuipcd:/run/gpuipcd ...",
+                "  docker run -v /run/gpuipcd:/run/gpuipcd:ro ...",
         [DOCTOR_NOT_ADMITTED] =
                 "On the host, add this user to the section [Access] of /etc/gpuipcd/gpuipcd.conf:\n"
                 "  AllowUsers=UID\n"

@@ -19,7 +19,7 @@ static void say_unmounted(struct doctor *doctor, const char *parent) {
 
         (void)snprintf(fix, sizeof(fix),
                        "Start the container anew, with the directory mounted in which the daemon on the host has its socket:\n"
-                       "  docker run -v /run/gpuipcd:%s ...\n"
+                       "  docker run -v /run/gpuipcd:%s:ro ...\n"
                        "Where that is missing on the host, the daemon does not run there. As a service or by hand:\n"
                        "  systemctl start gpuipcd\n"
                        "  gpuipcd",

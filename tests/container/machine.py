@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine of the test's own, as far as files in /run go: the places that programs and documents take for granted can be used there as they
-stand, and nobody else sees it. Standard library only.
+"""A machine of the test's own, as far as /run and /etc go: the places that programs and documents take for granted can be used there as
+they stand, and nobody else sees it. Standard library only.
 
-    setUpModule = machine.enter     # /run is empty from then on, for this process and what it starts
+    setUpModule = machine.enter     # from then on, for this process and what it starts, /run is empty and what is written to /etc a copy
 """
 
 import ctypes
@@ -24,6 +24,10 @@ def enter():
         raise unittest.SkipTest(f"no mount namespace: {os.strerror(ctypes.get_errno())}")
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"], check=True)
+    os.makedirs("/run/etc/upper")
+    os.mkdir("/run/etc/work")
+    subprocess.run(["mount", "-t", "overlay", "-o", "lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work", "overlay", "/etc"],
+                   check=True)
     if not os.path.ismount("/dev/mqueue"):  # rootless podman wants it for --ipc=host
         os.makedirs("/dev/mqueue", exist_ok=True)
         subprocess.run(["mount", "-t", "mqueue", "mqueue", "/dev/mqueue"], check=True)

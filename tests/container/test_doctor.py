@@ -23,7 +23,7 @@ FAKE = f"{BUILD}/fake"
 LIBRARY = "/lib/x86_64-linux-gnu/libcuda.so.1"
 NODES = ("nvidiactl", "nvidia-uvm", "nvidia0")
 HOST_DIRECTORY, ADMIN_DIRECTORY = "/run/gpuipcd", "/run/gpuipcd-admin"
-MOUNT = "docker run -v /run/gpuipcd:/run/gpuipcd ..."
+MOUNT = "docker run -v /run/gpuipcd:/run/gpuipcd:ro ..."
 GIVE_GPU = "podman run --device nvidia.com/gpu=all ..."
 USER = "1234"
 GROUP = "4711"

@@ -104,7 +104,7 @@ class SocketTest(DoctorTest):
         self.assertEqual(done.returncode, UNREACHABLE)
         lines = done.stdout.splitlines()
         self.assertTrue(lines[0].startswith("FAIL  G101  There is no /nowhere/at/all/gpuipcd.sock"), lines)
-        self.assertTrue(any("docker run -v /run/gpuipcd:/run/gpuipcd" in line for line in lines), lines)
+        self.assertTrue(any("docker run -v /run/gpuipcd:/run/gpuipcd:ro" in line for line in lines), lines)
         self.assertLessEqual(max(map(len, lines)), 80)
 
     def test_who_one_is(self):
@@ -168,7 +168,7 @@ class SocketTest(DoctorTest):
         for code in ("G101", "g101"):
             text = subprocess.run([GPUIPCCTL, "doctor", code], stdout=subprocess.PIPE, check=True, text=True).stdout
             self.assertTrue(text.startswith("G101  Nothing is at the socket's path.\n"), text)
-            self.assertIn("docker run -v /run/gpuipcd:/run/gpuipcd ...", text)
+            self.assertIn("docker run -v /run/gpuipcd:/run/gpuipcd:ro ...", text)
         done = subprocess.run([GPUIPCCTL, "doctor", "G999"], stderr=subprocess.PIPE, check=False, text=True)
         self.assertEqual(done.returncode, USAGE)
         self.assertIn("G999", done.stderr)
@@ -212,7 +212,7 @@ class MountTest(DoctorTest):
         os.unlink(f"{self.scratch}/run/s")
         os.link(self.daemon.socket, f"{self.scratch}/run/s")
         report = self.answer(box, expect=UNREACHABLE, codes=("G102",))
-        self.assertIn("-v /run/gpuipcd:/run/gpuipcd", report.find("G102")["fix"])
+        self.assertIn("-v /run/gpuipcd:/run/gpuipcd:ro", report.find("G102")["fix"])
         # As it says: the directory is mounted instead.
         self.shell(f"mount --bind {self.scratch}/run {self.scratch}/in", path=f"{self.scratch}/in/s", expect=DONE, codes=("G100",),
                    without=("G102", "G109"))
