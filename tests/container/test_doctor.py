@@ -164,7 +164,7 @@ class SocketTest(ContainerTest):
     def test_looked_for_elsewhere(self):
         options = ["-e", "GPUIPC_SOCKET=/sockets/gpuipcd.sock"]
         report = self.doctor(*options, status=UNREACHABLE, failures=["G101"])
-        self.assert_well(*options, *self.typed(report, "G101", "docker run -v /run/gpuipcd:/sockets ..."))
+        self.assert_well(*options, *self.typed(report, "G101", "docker run -v /run/gpuipcd:/sockets:ro ..."))
 
     def test_daemon_not_started(self):
         self.stop_daemon()
