@@ -14,6 +14,17 @@ import unittest
 CLONE_NEWNS = 0x20000
 SOCKETS = "/run/gpuipcd"
 CDI = "/run/cdi"
+STORAGE = "/var/lib/containers"
+
+
+def use_as_storage(directory):
+    """Podman keeps its containers in that directory when it is told nothing else; after enter()."""
+    os.makedirs(STORAGE, exist_ok=True)
+    subprocess.run(["mount", "--bind", directory, STORAGE], check=True)
+
+
+def leave_storage():
+    subprocess.run(["umount", "-l", STORAGE], check=True)
 
 
 def enter():

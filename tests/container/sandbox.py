@@ -141,7 +141,8 @@ class Sandbox:
 
 
 class Podman(Sandbox):
-    """podman with storage of its own. `account` (see accounts.py) makes it rootless."""
+    """podman with storage of its own. `account` (see machine.py) makes it rootless; `default` is for a machine whose usual storage is the
+    test's own already."""
 
     tool = "podman"
     IMAGE = "localhost/gpuipc-test"
@@ -150,7 +151,7 @@ class Podman(Sandbox):
     def needed(cls):
         return ("podman", "runc")
 
-    def __init__(self, directory, account=None):
+    def __init__(self, directory, account=None, default=False):
         super().__init__(directory)
         self.home = account.home if account else directory
         self.conf = f"{directory}/containers.conf"
@@ -162,7 +163,7 @@ class Podman(Sandbox):
         self.runroot = tempfile.mkdtemp(prefix="gpuipc.", dir="/tmp")
         if account:
             os.chown(self.runroot, account.uid, account.uid)
-        self.storage = ["--root", f"{self.home}/storage", "--runroot", self.runroot]
+        self.storage = [] if default else ["--root", f"{self.home}/storage", "--runroot", self.runroot]
         archive = tree.archive(directory)
         self.podman("import", "-c", "ENV PATH=/bin", archive, self.IMAGE)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What README.md shows of containers is typed as it stands there, line by line, into one shell. What differs from a newcomer's machine is
-the environment: where podman keeps its containers, and its settings. deadline: 300 s"""
+podman's settings, by the environment, and that /run, /etc and podman's storage are the test's own. deadline: 300 s"""
 
 import os
 import re
@@ -74,19 +74,20 @@ class Readme(unittest.TestCase):
         if reason:
             raise unittest.SkipTest(reason)
         cls.scratch = make_scratch("box.")
-        cls.podman = Podman(f"{cls.scratch}/sandbox")
-        with open(f"{cls.scratch}/storage.conf", "w", encoding="ascii") as file:
-            file.write(f'[storage]\ndriver = "overlay"\ngraphroot = "{cls.podman.home}/storage"\nrunroot = "{cls.podman.runroot}"\n')
+        os.mkdir(f"{cls.scratch}/storage")
+        machine.use_as_storage(f"{cls.scratch}/storage")
+        cls.podman = Podman(f"{cls.scratch}/sandbox", default=True)
 
     @classmethod
     def tearDownClass(cls):
         cls.podman.close()
+        machine.leave_storage()
         shutil.rmtree(cls.scratch, ignore_errors=True)
 
     def setUp(self):
         for directory in (machine.SOCKETS, "/run/gpuipcd-admin"):
             shutil.rmtree(directory, ignore_errors=True)
-        self.shell = Shell({**os.environ, "CONTAINERS_CONF": self.podman.conf, "CONTAINERS_STORAGE_CONF": f"{self.scratch}/storage.conf"})
+        self.shell = Shell({**os.environ, "CONTAINERS_CONF": self.podman.conf})
         self.addCleanup(self.shell.close)
         self.addCleanup(self.podman.podman, "rm", "-fa", "-t", "0", check=False)
 
