@@ -75,10 +75,11 @@ class Daemon:
                 env={**os.environ, "NOTIFY_SOCKET": f"{self.directory}/n", **(environment or {})})
         self.pid = self.process.pid
         self.pidfd = os.pidfd_open(self.pid)
-        self.idle_fds = None
+        self.idle_fds = self.own_sockets = None
         try:
             if wait:
                 self.wait_notified("READY=1")
+                self.own_sockets = self.sockets()
                 self.idle_fds = self.settled_fds()
         except BaseException:
             self.kill()
@@ -120,12 +121,14 @@ class Daemon:
         with self.client() as client:
             return client.call("GetStatus")
 
+    def sockets(self):
+        return {what for what in open_fds(self.pid).values() if what.startswith("socket:")}
+
     def without_clients(self):
-        """No client's socket is open, and no process is watched. (A driver may have sockets of its own.)"""
-        fds = open_fds(self.pid).values()
-        sockets = sum(what.startswith("socket:") for what in fds)
-        doors = sum(os.path.exists(path) for path in (self.socket, self.admin_socket))
-        return not any("pidfd" in what for what in fds) and (sockets == doors or backend.REAL)
+        """No process is watched, and no socket open but those it had when nobody had come yet."""
+        if any("pidfd" in what for what in open_fds(self.pid).values()):
+            return False
+        return self.own_sockets is None or self.sockets() <= self.own_sockets
 
     def settled_fds(self):
         """How many descriptors the daemon has after a first client came and went."""
