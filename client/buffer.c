@@ -250,6 +250,8 @@ static int buffer_release(gpuipc_buffer *buffer, gpuipc_error *ret_error) {
         /* What could not be said yet is left to whoever has the connection next. */
         if (buffer->claim->conn && (unsent || (r != GPUIPC_OK && conn->away_usec != 0)))
                 claim_leave_behind(take_ptr(buffer->claim));
+        else
+                claim_leave(buffer->claim);
         (void)pthread_mutex_unlock(&client->lock);
         client_put(client, conn);
         return r;

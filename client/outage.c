@@ -12,7 +12,7 @@
 #include "resume.h"
 
 /* Half of it for certain, the other half by chance. */
-static int64_t pause_usec(unsigned n) {
+int64_t outage_pause_usec(unsigned n) {
         int64_t pause = n < 8 ? INT64_C(1000) * OUTAGE_PAUSE_MS << n : INT64_MAX;
         uint32_t chance = 0;
 
@@ -100,7 +100,7 @@ int outage_try(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuip
         if (!may_pass(&error) || clock_usec() >= limit) {
                 give_up(client, conn, &error);
         } else {
-                conn->retry_usec = clock_usec() + pause_usec(conn->n_retries++);
+                conn->retry_usec = clock_usec() + outage_pause_usec(conn->n_retries++);
                 if (conn->resuming || conn->retry_usec > limit)
                         conn->retry_usec = limit;
         }
@@ -136,7 +136,7 @@ int outage_repeat(gpuipc_client *client, struct conn *conn, int r, struct repeat
         if (repeats->in_a_row >= OUTAGE_REPEATS_MAX)
                 return r;
         if (repeats->in_a_row > 0) {
-                int64_t until = now + pause_usec(repeats->in_a_row - 1);
+                int64_t until = now + outage_pause_usec(repeats->in_a_row - 1);
                 sleep_until(until < deadline ? until : deadline);
         }
         repeats->n++;

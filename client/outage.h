@@ -12,6 +12,9 @@
 #define OUTAGE_REPEATS_MAX 5      /* of a call that breaks the connection each time, */
 #define OUTAGE_REPEAT_SOON_MS 100 /* within this time */
 
+/* How long to wait after so many tries in vain. */
+int64_t outage_pause_usec(unsigned n);
+
 /* Tries once. GPUIPC_OK: the connection is there, and each lease stands or is known to be lost. Else, with
  * conn->away_usec set: at conn->retry_usec again (with conn->resuming: when the daemon answers). Else it is given up, and the
  * leases with it. */
