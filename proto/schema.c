@@ -182,8 +182,8 @@ static const struct field list_fields[] = {
 static const struct field watch_fields[] = { FIELD(watch_params, since, FIELD_INT, OPTIONAL, RANGE_SEQUENCE) };
 
 static const struct field resume_fields[] = {
-        FIELD(resume_params, token, FIELD_STRING, IS_ID),
-        FIELD(resume_params, leases, FIELD_STRING_ARRAY),
+        FIELD(resume_params, token, FIELD_STRING, .max = SCHEMA_ID_MAX, .hint = "the resume_token that GetStatus or Resume gave"),
+        FIELD(resume_params, leases, FIELD_STRING_ARRAY, IS_ID),
 };
 
 static const struct field info_fields[] = {
@@ -237,6 +237,7 @@ METHOD_SCHEMA(free_schema, free_params, free_fields);
 METHOD_SCHEMA(kick_schema, kick_params, kick_fields);
 METHOD_SCHEMA(list_schema, list_params, list_fields);
 METHOD_SCHEMA(watch_schema, watch_params, watch_fields);
+METHOD_SCHEMA(resume_schema, resume_params, resume_fields);
 METHOD_SCHEMA(info_schema, info_reply, info_fields);
 METHOD_SCHEMA(description_schema, description_reply, description_fields);
 METHOD_SCHEMA(status_schema, status_reply, status_fields);
@@ -244,7 +245,6 @@ METHOD_SCHEMA(grant_schema, grant_reply, grant_fields);
 METHOD_SCHEMA(leases_schema, list_reply, leases_fields);
 METHOD_SCHEMA(buffers_schema, list_buffers_reply, buffers_fields);
 METHOD_SCHEMA(event_reply_schema, watch_reply, event_reply_fields);
-METHOD_SCHEMA(resume_schema, resume_params, resume_fields);
 METHOD_SCHEMA(resume_reply_schema, resume_reply, resume_reply_fields);
 
 const struct method_schema method_schemas[N_METHODS] = {

@@ -216,8 +216,8 @@ struct watch_reply {
 };
 
 struct resume_reply {
-        const char *session, *resume_token; /* the token optional */
-        struct struct_array leases;         /* struct lease_info */
+        const char *session, *resume_token;
+        struct struct_array leases; /* struct lease_info */
 };
 
 extern const struct schema schema_device, schema_handle, schema_buffer, schema_lease, schema_event;
