@@ -32,7 +32,7 @@ static void client_destroy(gpuipc_client *client) {
                 (void)pthread_cond_destroy(&client->changed);
                 (void)pthread_mutex_destroy(&client->lock);
         }
-        keeper_deinit(&client->keeper);
+        warden_deinit(&client->warden);
         free(client->path);
         free(client);
 }
@@ -79,7 +79,7 @@ static gpuipc_client *client_new(const gpuipc_connect_options *options) {
         }
         client->refs = 1;
         client->mark = process_mark();
-        client->keeper = (struct keeper){ .epoll_fd = -1, .timer_fd = -1 };
+        client->warden = (struct warden){ .epoll_fd = -1, .timer_fd = -1 };
         client->restart_ms = options->restart_ms == 0 ? OUTAGE_RESTART_MS : options->restart_ms;
         client->no_thread = options->no_thread != 0;
         client->timeout_ms = options->timeout_ms == 0 ? CLIENT_TIMEOUT_MS : options->timeout_ms;
@@ -106,7 +106,7 @@ int gpuipc_connect(const gpuipc_connect_options *options, gpuipc_client **ret_cl
                 return error_no_memory(ret_error);
         r = conn_connect(client->main, client->path, client_deadline(client), ret_error);
         if (r == GPUIPC_OK && client->no_thread)
-                r = keeper_start(client, ret_error); /* so that there is a descriptor to wait for from the start */
+                r = warden_start(client, ret_error); /* so that there is a descriptor to wait for from the start */
         if (r != GPUIPC_OK)
                 return r;
         *ret_client = take_ptr(client);
@@ -119,14 +119,14 @@ void gpuipc_client_free(gpuipc_client *client) {
         if (!process_is(client->mark)) {
                 for (struct conn *conn = client->conns; conn; conn = conn->next)
                         conn_abandon(conn);
-                keeper_deinit(&client->keeper);
+                warden_deinit(&client->warden);
                 client_unref(client);
                 return;
         }
         (void)pthread_mutex_lock(&client->lock);
         client->closed = true;
         (void)pthread_mutex_unlock(&client->lock);
-        keeper_stop(client);
+        warden_stop(client);
         (void)pthread_mutex_lock(&client->lock);
         for (struct conn *conn = client->conns; conn; conn = conn->next) {
                 conn_close(conn);
@@ -134,7 +134,7 @@ void gpuipc_client_free(gpuipc_client *client) {
         }
         watch_stop_all(client->watches);
         (void)pthread_mutex_unlock(&client->lock);
-        keeper_deinit(&client->keeper);
+        warden_deinit(&client->warden);
         client_unref(client);
 }
 
@@ -357,8 +357,8 @@ static void release_left_locked(gpuipc_client *client, struct conn *conn, int64_
         }
 }
 
-/* Whether the keeper is to go on with it. */
-static bool wants_keeper(const struct conn *conn) {
+/* Whether the warden is to go on with it. */
+static bool wants_warden(const struct conn *conn) {
         return conn->look || conn->resuming || (resume_wanted(conn) && !conn_open(conn));
 }
 
@@ -371,11 +371,11 @@ void client_put_by(gpuipc_client *client, struct conn *conn, int64_t deadline) {
         replies = conn->owed && (conn->resuming || conn->n_left > 0);
         if (conn->epoll_fd >= 0 && conn->watched_in != replies) {
                 (void)pthread_mutex_unlock(&client->lock);
-                (void)keeper_watch(client, conn, replies, NULL);
+                (void)warden_watch(client, conn, replies, NULL);
                 (void)pthread_mutex_lock(&client->lock);
         }
-        if (wants_keeper(conn))
-                keeper_ring_locked(client);
+        if (wants_warden(conn))
+                warden_ring_locked(client);
         conn->busy = false;
         if (conn != client->main && conn->n_claims == 0 && !keep_locked(client, conn)) {
                 remove_locked(client, conn);

@@ -4,7 +4,7 @@
  * Plain calls share the main connection, one after the other. A call that waits, and a list that streams, take a side
  * connection that carries no lease, so that nobody's Release ever stands behind them; a lease stays with the
  * connection that made it, and its Release goes there. Side connections without leases are reused. When the daemon goes
- * away, whoever next has a connection busy brings it back (outage.h), and the keeper those that nobody uses. */
+ * away, whoever next has a connection busy brings it back (outage.h), and the warden those that nobody uses. */
 #ifndef CLIENT_CLIENT_H
 #define CLIENT_CLIENT_H
 
@@ -16,7 +16,7 @@
 #include "claim.h"
 #include "conn.h"
 #include "include/gpuipc.h"
-#include "keeper.h"
+#include "warden.h"
 #include "process.h"
 
 #define CLIENT_TIMEOUT_MS 30000
@@ -40,7 +40,7 @@ struct gpuipc_client {
         struct gpuipc_watch *watches;
         bool closed;            /* gpuipc_client_free() was called */
         bool given_up;          /* the daemon stayed away for too long, and has not been seen since */
-        struct keeper keeper;
+        struct warden warden;
 };
 
 gpuipc_client *client_ref(gpuipc_client *client);

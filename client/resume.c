@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "error.h"
-#include "keeper.h"
+#include "warden.h"
 #include "message.h"
 #include "proto/cleanup.h"
 
@@ -44,7 +44,7 @@ int resume_learn(gpuipc_client *client, struct conn *conn, int64_t deadline, gpu
                         return error_no_memory(ret_error);
         }
         conn->learned = true;
-        return conn->token ? keeper_watch(client, conn, false, ret_error) : GPUIPC_OK;
+        return conn->token ? warden_watch(client, conn, false, ret_error) : GPUIPC_OK;
 }
 
 /* ---- asking ----------------------------------------------------------------------------------------------- */
@@ -79,7 +79,7 @@ static int resume_send(gpuipc_client *client, struct conn *conn, int64_t deadlin
                 r = conn_send(conn, &message, deadline, ret_error);
         conn->resuming = r == GPUIPC_OK || (r == GPUIPC_ERROR_TIMED_OUT && conn->owed);
         if (conn->resuming)
-                (void)keeper_watch(client, conn, true, NULL); /* that the session is back matters more */
+                (void)warden_watch(client, conn, true, NULL); /* that the session is back matters more */
         return r;
 }
 
@@ -179,7 +179,7 @@ static int resume_receive(gpuipc_client *client, struct conn *conn, int64_t dead
                         r = resume_accept(client, conn, &resumed, ret_error);
         }
         if (r == GPUIPC_OK)
-                (void)keeper_watch(client, conn, false, NULL);
+                (void)warden_watch(client, conn, false, NULL);
         else
                 conn_close(conn);
         return r;

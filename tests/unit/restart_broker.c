@@ -3,6 +3,7 @@
 #include "restart_broker.h"
 
 #include <check.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,10 @@ static unsigned session_of(struct restart_broker *broker, int peer) {
 static void crash_locked(struct restart_broker *broker) {
         broker->n_crashes++;
         broker->plan.method = NULL;
+        broker->n_waiting = 0;
+        if (broker->down_at_crash)
+                fake_down(broker->fake, ENOENT);
+        broker->down_at_crash = false;
         broker->n_dead = fake_peers(broker->fake);
         for (unsigned i = 0; i < broker->n_sessions; i++) {
                 broker->sessions[i].peer = -1;
@@ -108,7 +113,9 @@ static char *status(struct restart_broker *broker, int peer) {
                     broker->sessions[session].token);
 }
 
-static char *leases_text(struct restart_broker *broker, const char *before, unsigned session, bool all, const char *after) {
+/* Of one session, or with `session` BROKER_SESSIONS_MAX of all; from the i-th on. */
+static char *leases_of(struct restart_broker *broker, const char *before, unsigned session, unsigned i, unsigned end,
+                       const char *after) {
         size_t size = 0;
         char *out = NULL;
         FILE *file = open_memstream(&out, &size);
@@ -116,8 +123,8 @@ static char *leases_text(struct restart_broker *broker, const char *before, unsi
 
         ck_assert_ptr_nonnull(file);
         (void)fputs(before, file);
-        for (unsigned i = 0; i < broker->n_leases; i++) {
-                if (!broker->leases[i].live || (!all && broker->leases[i].session != session))
+        for (; i < end; i++) {
+                if (!broker->leases[i].live || (session < BROKER_SESSIONS_MAX && broker->leases[i].session != session))
                         continue;
                 (void)fprintf(file, "%s{\"id\":\"l%u\",\"buffer\":\"b%u\",\"name\":null,\"size\":1,\"device\":\"host\",\"access\":\"rw\","
                               "\"state\":\"active\",\"session\":\"s\",\"pid\":1,\"uid\":0,\"gid\":0,\"since_usec\":1}", any ? "," : "",
@@ -127,6 +134,10 @@ static char *leases_text(struct restart_broker *broker, const char *before, unsi
         (void)fputs(after, file);
         (void)fclose(file);
         return out;
+}
+
+static char *leases_text(struct restart_broker *broker, const char *before, unsigned i, unsigned end, const char *after) {
+        return leases_of(broker, before, BROKER_SESSIONS_MAX, i, end, after);
 }
 
 static bool has_token(const char *call, unsigned token) {
@@ -163,15 +174,27 @@ static char *resume(struct restart_broker *broker, int peer, const char *call) {
                 if (broker->leases[j].live && broker->leases[j].session == i)
                         broker->leases[j].live = j != omit && lists(call, j);
         (void)snprintf(tail, sizeof(tail), "],\"session\":\"s%u\",\"resume_token\":\"t%u\"}}", i, broker->sessions[i].token);
-        return leases_text(broker, "{\"parameters\":{\"leases\":[", i, false, tail);
+        return leases_of(broker, "{\"parameters\":{\"leases\":[", i, 0, broker->n_leases, tail);
+}
+
+static char *open_call(struct restart_broker *broker, int peer, const char *call) {
+        if (!broker->no_names)
+                return grant_new(broker, peer);
+        if (!strstr(call, "wait_ms"))
+                return text("{\"error\":\"" BROKER_ERROR "NoSuchBuffer\",\"parameters\":{}}");
+        ck_assert_uint_lt(broker->n_waiting, 8);
+        broker->waiting[broker->n_waiting++] = peer;
+        return NULL;
 }
 
 static char *answer(struct restart_broker *broker, int peer, const char *call) {
         for (unsigned i = 0; i < broker->n_sessions; i++)
                 if (broker->sessions[i].peer == peer)
                         broker->sessions[i].before = broker->sessions[i].token;
-        if (strstr(call, ".Allocate\"") || strstr(call, ".Open\""))
+        if (strstr(call, ".Allocate\""))
                 return grant_new(broker, peer);
+        if (strstr(call, ".Open\""))
+                return open_call(broker, peer, call);
         if (strstr(call, ".Release\""))
                 return release(broker, peer, call);
         if (strstr(call, ".GetStatus\""))
@@ -187,10 +210,31 @@ static char *answer(struct restart_broker *broker, int peer, const char *call) {
         if (strstr(call, ".ListBuffers\""))
                 return text("{\"parameters\":{\"buffers\":[]}}");
         if (strstr(call, ".List\""))
-                return leases_text(broker, "{\"parameters\":{\"leases\":[", 0, true, "]}}");
+                return leases_text(broker, "{\"parameters\":{\"leases\":[", 0, broker->n_leases, "]}}");
         if (strstr(call, ".GetInfo\""))
                 return text("{\"parameters\":{\"vendor\":\"v\",\"product\":\"p\",\"version\":\"1\",\"url\":\"u\",\"interfaces\":[]}}");
         return NULL; /* a Watch: the test sends */
+}
+
+/* A list in pages, of which a plan lets only the first come out. */
+static void send_pages(struct restart_broker *broker, int peer) {
+        size_t n = 0;
+
+        for (unsigned i = 0; i < broker->n_leases; n++) {
+                unsigned end = i + (unsigned)broker->page;
+                char *page;
+
+                if (broker->plan.method && n == broker->break_after_pages) {
+                        crash_locked(broker);
+                        return;
+                }
+                end = end < broker->n_leases ? end : broker->n_leases;
+                page = leases_text(broker, "{\"parameters\":{\"leases\":[", i, end,
+                                   end < broker->n_leases ? "]},\"continues\":true}" : "]}}");
+                fake_send(broker->fake, peer, page);
+                free(page);
+                i = end;
+        }
 }
 
 static void send_reply(struct restart_broker *broker, int peer, const char *call, const char *reply, size_t n) {
@@ -218,6 +262,8 @@ static void broker_answer(struct fake *fake, int peer, const char *call, void *d
                 free(broker->held_call);
                 broker->held_call = strdup(call);
                 broker->held_peer = peer;
+        } else if (broker->page > 0 && strstr(call, ".List\"")) {
+                send_pages(broker, peer);
         } else if ((reply = answer(broker, peer, call))) {
                 size_t n = strlen(reply) + 1;
 
@@ -279,6 +325,22 @@ void broker_crash_planning(struct restart_broker *broker, struct broker_plan pla
 
 void broker_crash(struct restart_broker *broker) {
         broker_crash_planning(broker, (struct broker_plan){ 0 });
+}
+
+void broker_grant_waiting(struct restart_broker *broker, size_t n_bytes) {
+        char *reply;
+        int peer;
+
+        lock(broker);
+        ck_assert_uint_gt(broker->n_waiting, 0);
+        peer = broker->waiting[0];
+        broker->waiting[0] = broker->waiting[--broker->n_waiting];
+        reply = grant_new(broker, peer);
+        send_reply(broker, peer, ".Open\"", reply, n_bytes < strlen(reply) ? n_bytes : strlen(reply) + 1);
+        if (n_bytes < strlen(reply))
+                crash_locked(broker);
+        unlock(broker);
+        free(reply);
 }
 
 void broker_answer_resumes(struct restart_broker *broker) {

@@ -39,6 +39,12 @@ struct restart_broker {
         enum broker_store store;
         struct broker_plan plan;
         const char *always; /* a method that crashes it each time */
+        bool down_at_crash; /* nothing is at the path from then on */
+        bool no_names;      /* an Open by name is not found, or waits for broker_grant_waiting() */
+        size_t page;        /* leases in one reply of a list; 0: all */
+        size_t break_after_pages;
+        int waiting[8];     /* peers */
+        size_t n_waiting;
         bool strict_seal; /* a second Seal is AlreadySealed, a second Free NoSuchBuffer, a second Kick NoSuchSession */
         bool sealed, freed, kicked;
         const char *omit; /* a lease that does not outlive a crash */
@@ -69,6 +75,8 @@ bool broker_planned(struct restart_broker *broker); /* still to come */
 void broker_crash(struct restart_broker *broker);
 /* And again, as planned. */
 void broker_crash_planning(struct restart_broker *broker, struct broker_plan plan);
+/* The first that waits is granted its lease; with less than the whole reply the daemon crashes then. */
+void broker_grant_waiting(struct restart_broker *broker, size_t n_bytes);
 void broker_answer_resumes(struct restart_broker *broker);
 
 /* Leases in the books, and of those the ones that a connection stands for. */

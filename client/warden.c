@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keeper's set of descriptors, its clock, its thread, and what it does when it wakes. The keeper's thread enters, or the
+/* The warden's set of descriptors, its clock, its thread, and what it does when it wakes. The warden's thread enters, or the
  * caller's own through gpuipc_client_dispatch(). Never blocks outside epoll_wait(), so that stopping it is quick. */
-#include "keeper.h"
+#include "warden.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -23,25 +23,25 @@
 
 /* ---- the set and the clock -------------------------------------------------------------------------------- */
 
-static void clock_set(struct keeper *keeper, int64_t usec) {
+static void clock_set(struct warden *warden, int64_t usec) {
         struct itimerspec when = { 0 };
 
-        if (keeper->timer_fd < 0)
+        if (warden->timer_fd < 0)
                 return;
         if (usec != DEADLINE_NONE)
                 when.it_value = usec_to_timespec(usec < 1 ? 1 : usec);
-        (void)timerfd_settime(keeper->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+        (void)timerfd_settime(warden->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
-void keeper_ring_locked(gpuipc_client *client) {
-        clock_set(&client->keeper, 0);
+void warden_ring_locked(gpuipc_client *client) {
+        clock_set(&client->warden, 0);
 }
 
-int keeper_watch(gpuipc_client *client, struct conn *conn, bool replies, gpuipc_error *ret_error) {
+int warden_watch(gpuipc_client *client, struct conn *conn, bool replies, gpuipc_error *ret_error) {
         /* Edges: while another thread is at it, what happened is told once. Replies wake nobody unless they are waited for here. */
         struct epoll_event event = { .events = EPOLLRDHUP | EPOLLET | (replies ? EPOLLIN : 0), .data.fd = conn->wire.fd };
         bool known = conn->epoll_fd >= 0;
-        int r = known ? GPUIPC_OK : keeper_start(client, ret_error);
+        int r = known ? GPUIPC_OK : warden_start(client, ret_error);
 
         if (r != GPUIPC_OK)
                 return r;
@@ -49,10 +49,10 @@ int keeper_watch(gpuipc_client *client, struct conn *conn, bool replies, gpuipc_
         conn->watched_fd = conn->wire.fd;
         (void)pthread_mutex_unlock(&client->lock);
         conn->watched_in = replies;
-        if (epoll_ctl(client->keeper.epoll_fd, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, conn->wire.fd, &event) < 0)
+        if (epoll_ctl(client->warden.epoll_fd, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, conn->wire.fd, &event) < 0)
                 return error_set(ret_error, GPUIPC_ERROR_NO_MEMORY, errno, NULL, "A connection cannot be looked after: %s.",
                                  strerrordesc_np(errno));
-        conn->epoll_fd = client->keeper.epoll_fd;
+        conn->epoll_fd = client->warden.epoll_fd;
         return GPUIPC_OK;
 }
 
@@ -62,9 +62,9 @@ static void harvest(gpuipc_client *client) {
         uint64_t count;
         int n;
 
-        (void)!read(client->keeper.timer_fd, &count, sizeof(count));
+        (void)!read(client->warden.timer_fd, &count, sizeof(count));
         do {
-                n = epoll_wait(client->keeper.epoll_fd, events, EVENTS_MAX, 0);
+                n = epoll_wait(client->warden.epoll_fd, events, EVENTS_MAX, 0);
                 (void)pthread_mutex_lock(&client->lock);
                 for (int i = 0; i < n; i++)
                         for (struct conn *conn = client->conns; conn; conn = conn->next)
@@ -99,7 +99,7 @@ static struct conn *pick(gpuipc_client *client) {
                 conn->look = false;
                 conn->busy = true;
         } else {
-                clock_set(&client->keeper, next);
+                clock_set(&client->warden, next);
         }
         (void)pthread_mutex_unlock(&client->lock);
         return conn;
@@ -140,11 +140,11 @@ static bool is_closed(gpuipc_client *client) {
         return closed;
 }
 
-static void *keeper_run(void *arg) {
+static void *warden_run(void *arg) {
         gpuipc_client *client = arg;
 
         while (!is_closed(client)) {
-                struct pollfd fd = { .fd = client->keeper.epoll_fd, .events = POLLIN };
+                struct pollfd fd = { .fd = client->warden.epoll_fd, .events = POLLIN };
 
                 if (poll(&fd, 1, -1) > 0)
                         dispatch(client);
@@ -163,36 +163,36 @@ static int thread_start(gpuipc_client *client) {
         /* Signals are for the program's own threads. */
         (void)sigfillset(&all);
         (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-        r = pthread_create(&client->keeper.thread, &attributes, keeper_run, client);
+        r = pthread_create(&client->warden.thread, &attributes, warden_run, client);
         if (r == EINVAL) /* a program with much thread-local memory needs more */
-                r = pthread_create(&client->keeper.thread, NULL, keeper_run, client);
+                r = pthread_create(&client->warden.thread, NULL, warden_run, client);
         (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
         (void)pthread_attr_destroy(&attributes);
         if (r != 0)
                 return r;
-        (void)pthread_setname_np(client->keeper.thread, "gpuipc");
-        client->keeper.running = true;
+        (void)pthread_setname_np(client->warden.thread, "gpuipc");
+        client->warden.running = true;
         return 0;
 }
 
 static int start_locked(gpuipc_client *client) {
-        struct keeper *keeper = &client->keeper;
+        struct warden *warden = &client->warden;
         struct epoll_event event = { .events = EPOLLIN };
 
-        if (keeper->epoll_fd < 0) {
+        if (warden->epoll_fd < 0) {
                 _cleanup_fd_ int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
                 _cleanup_fd_ int timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 
                 event.data.fd = timer_fd;
                 if (epoll_fd < 0 || timer_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, timer_fd, &event) < 0)
                         return errno;
-                keeper->epoll_fd = take_fd(&epoll_fd);
-                keeper->timer_fd = take_fd(&timer_fd);
+                warden->epoll_fd = take_fd(&epoll_fd);
+                warden->timer_fd = take_fd(&timer_fd);
         }
-        return keeper->running || client->no_thread ? 0 : thread_start(client);
+        return warden->running || client->no_thread ? 0 : thread_start(client);
 }
 
-int keeper_start(gpuipc_client *client, gpuipc_error *ret_error) {
+int warden_start(gpuipc_client *client, gpuipc_error *ret_error) {
         int r;
 
         (void)pthread_mutex_lock(&client->lock);
@@ -206,24 +206,24 @@ int keeper_start(gpuipc_client *client, gpuipc_error *ret_error) {
                          strerrordesc_np(r));
 }
 
-void keeper_stop(gpuipc_client *client) {
+void warden_stop(gpuipc_client *client) {
         (void)pthread_mutex_lock(&client->lock);
-        keeper_ring_locked(client);
+        warden_ring_locked(client);
         (void)pthread_mutex_unlock(&client->lock);
-        if (client->keeper.running)
-                (void)pthread_join(client->keeper.thread, NULL);
-        client->keeper.running = false;
+        if (client->warden.running)
+                (void)pthread_join(client->warden.thread, NULL);
+        client->warden.running = false;
 }
 
-void keeper_deinit(struct keeper *keeper) {
-        fd_closep(&keeper->epoll_fd);
-        fd_closep(&keeper->timer_fd);
+void warden_deinit(struct warden *warden) {
+        fd_closep(&warden->epoll_fd);
+        fd_closep(&warden->timer_fd);
 }
 
 /* ---- the caller's own loop -------------------------------------------------------------------------------- */
 
 int gpuipc_client_fd(const gpuipc_client *client) {
-        return client->no_thread ? client->keeper.epoll_fd : -1;
+        return client->no_thread ? client->warden.epoll_fd : -1;
 }
 
 int gpuipc_client_dispatch(gpuipc_client *client, gpuipc_error *ret_error) {
