@@ -40,7 +40,7 @@ int call_main(gpuipc_client *client, enum method method, const void *params, str
 /* A call over the main connection whose answer is nothing but yes or no. `done` is the answer to one made a second time. */
 static int call_plain(gpuipc_client *client, enum method method, const void *params, int done, gpuipc_error *ret_error) {
         _cleanup_(reply_deinit) struct reply reply = { 0 };
-        bool again;
+        bool again = false;
         int r = call_main(client, method, params, &reply, &again, ret_error);
 
         if (r == GPUIPC_OK)

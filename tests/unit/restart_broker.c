@@ -249,8 +249,8 @@ static void broker_answer(struct fake *fake, int peer, const char *call, void *d
         struct broker_plan plan;
         char *reply = NULL;
 
+        (void)fake;
         lock(broker);
-        broker->fake = fake;
         plan = broker->plan;
         if (peer < broker->n_dead) {
                 unlock(broker); /* it speaks to the dead */

@@ -27,6 +27,11 @@ struct scene {
 
 #define no_error(scene, call) ck_assert_msg((call) == GPUIPC_OK, "%s", (scene)->error.message)
 
+/* As long as it needs to be where everything takes longer. */
+static int slower(int ms) {
+        return (int)(deadline_in(ms) - now_ms());
+}
+
 static gpuipc_client *connect_to(struct restart_broker *broker, int timeout_ms, int restart_ms) {
         gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
         gpuipc_client *client;
@@ -321,7 +326,7 @@ START_TEST(call_is_late_lease_stands) {
         int r;
 
         check_fd_count_begin();
-        scene_open(&scene, STORE_KEEPS, 80, 20000);
+        scene_open(&scene, STORE_KEEPS, slower(80), 20000);
         fake_down(scene.broker->fake, ECONNREFUSED);
         broker_crash(scene.broker);
         begun = now_ms();
@@ -343,7 +348,7 @@ START_TEST(resume_is_answered_late) {
         struct scene scene;
 
         check_fd_count_begin();
-        scene_open(&scene, STORE_KEEPS, 80, 20000);
+        scene_open(&scene, STORE_KEEPS, slower(80), 20000);
         scene.broker->store = STORE_SILENT;
         broker_crash(scene.broker);
         ck_assert_int_eq(gpuipc_seal(scene.client, "b0", &scene.error), GPUIPC_ERROR_TIMED_OUT);
@@ -557,7 +562,7 @@ START_TEST(released_too_late) {
         int r;
 
         check_fd_count_begin();
-        scene_open(&scene, STORE_KEEPS, 60, 20000);
+        scene_open(&scene, STORE_KEEPS, slower(60), 20000);
         no_error(&scene, gpuipc_allocate(scene.client, BROKER_BYTES, NULL, &other, &scene.error));
         if (_i == 0)
                 fake_down(scene.broker->fake, ENOENT);
