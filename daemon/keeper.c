@@ -36,7 +36,7 @@ int keeper_begin(struct keeper *keeper, const struct config *config, struct limi
 static void keeper_on_stuck(void *arg, bool stuck) {
         (void)arg;
         log_line(stuck ? LOG_WARNING : LOG_NOTICE, NULL, NULL, 0,
-                 stuck ? "the service manager does not take messages: new buffers and processes wait" : "the service manager answers again");
+                 stuck ? "the service manager takes no messages: new buffers and processes wait" : "the service manager answers again");
 }
 
 static void keeper_on_grace(void *arg) {

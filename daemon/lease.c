@@ -179,13 +179,13 @@ void registry_holder_exited(struct registry *registry, struct holder *holder, in
 struct lease *registry_find_lease(const struct registry *registry, const struct client *client, const char *id) {
         struct lease *lease = map_find(&registry->leases_by_id, id, strlen(id));
 
-        return lease && lease->client == client && lease->phase == LEASE_PHASE_ACTIVE ? lease : NULL;
+        return lease && lease->client == client && lease->phase == LEASE_PHASE_ACTIVE && !lease->detached ? lease : NULL;
 }
 
 static enum lease_state lease_state(const struct lease *lease) {
         if (lease->phase == LEASE_PHASE_DRAINING)
                 return LEASE_DRAINING;
-        return lease->client && lease->client->detached ? LEASE_DETACHED : LEASE_ACTIVE;
+        return lease->detached ? LEASE_DETACHED : LEASE_ACTIVE;
 }
 
 void lease_describe(const struct lease *lease, struct lease_info *ret) {

@@ -41,14 +41,15 @@ static bool holding_has(void *arg, const char *lease) {
         return bsearch(&lease, holding->ids, holding->n, sizeof(*holding->ids), holding_compare);
 }
 
-static void resume_describe(struct request *request, struct lease_info *leases) {
+static void resume_describe(struct request *request, struct holding *holding, struct lease_info *leases) {
         struct client *client = request->client;
         struct resume_reply *reply = &request->reply.resume;
         const struct lease *lease;
         size_t n = 0;
 
         list_for_each(lease, &client->leases, by_client)
-                lease_describe(lease, &leases[n++]);
+                if (!lease->detached && holding_has(holding, rcstr_text(lease->id)))
+                        lease_describe(lease, &leases[n++]);
         client_token_text(client, request->token);
         *reply = (struct resume_reply){
                 .session = rcstr_text(client->id),
@@ -63,6 +64,7 @@ int op_resume_finish(struct request *request) {
         _cleanup_(holding_deinit) struct holding holding = {0};
         struct lease_info *leases;
         struct client *left;
+        bool last = params->follow == SCHEMA_UNSET || params->follow == 0;
         int64_t n_left;
         int r;
 
@@ -76,11 +78,11 @@ int op_resume_finish(struct request *request) {
                 return -ENOMEM;
         r = holding_init(&holding, &params->leases);
         if (r == 0)
-                r = registry_resume(registry, request->client, left, params->token, holding_has, &holding, clock_real_usec(),
+                r = registry_resume(registry, request->client, left, params->token, holding_has, &holding, last, clock_real_usec(),
                                     clock_monotonic_usec());
         if (r < 0)
                 return r;
-        resume_describe(request, leases);
+        resume_describe(request, &holding, leases);
         log_line(LOG_INFO, NULL, &(struct log_field){"SESSION", rcstr_text(request->client->id)}, 1,
                  "resumed with %lld of %lld leases", (long long)request->client->n_leases, (long long)n_left);
         return 0;

@@ -123,6 +123,7 @@ struct lease {
         enum lease_phase phase;
         struct rcstr *label;
         int64_t since_usec;        /* realtime */
+        bool detached;             /* left by an earlier daemon, not taken up again yet */
         struct stored *stored;     /* a reference: its process in the store; NULL when a restart ends the lease */
         uint32_t slot;             /* of its record, SLOT_NONE */
 };
@@ -270,16 +271,17 @@ void registry_confirm_token(struct registry *registry, struct client *client);
 /* Nothing is written down any more: what the state says now is what the next daemon finds. */
 void registry_freeze(struct registry *registry);
 
-/* The session of that token, for `client`, which has no lease, to take up. 0; VERDICT_NO_SUCH_SESSION, VERDICT_ACCESS_DENIED. */
+/* The session of that token, for `client`, which has no lease, to take up: one that is detached, or `client` itself while it has
+ * detached leases. 0; VERDICT_NO_SUCH_SESSION, VERDICT_ACCESS_DENIED. */
 int registry_find_resumable(struct registry *registry, const struct client *client, const char *token, struct client **ret,
                             struct failure *failure);
 
-/* `client` becomes the detached session `left`, which is freed: its id, its leases as far as `holds(arg, id)` says so (the others are
- * released), and a new token. -errno, nothing changed. */
+/* `client` becomes the detached session `left` (which is freed, unless it is the same): its id, its leases, and a new token. Detached
+ * leases that `holds(arg, id)` knows are active again; with `last` the others are released. -errno, nothing changed. */
 int registry_resume(struct registry *registry, struct client *client, struct client *left, const char *token,
-                    bool (*holds)(void *arg, const char *lease), void *arg, int64_t now_usec, uint64_t monotonic_usec);
+                    bool (*holds)(void *arg, const char *lease), void *arg, bool last, int64_t now_usec, uint64_t monotonic_usec);
 
-/* The grace time is over: detached sessions end. */
+/* The grace time is over: detached sessions end, and detached leases of others. */
 void registry_end_detached(struct registry *registry, int64_t now_usec, uint64_t monotonic_usec);
 
 /* A call begins or ends waiting: 0 or VERDICT_QUOTA_EXCEEDED (waits_per_session, waits_per_uid). */

@@ -276,6 +276,7 @@ static void lease_restore_link(struct registry *registry, struct lease *lease, s
                 return;
         }
         buffer->n_active++;
+        lease->detached = true;
         lease->client = client;
         list_append(&client->leases, &lease->by_client);
         client->n_leases++;

@@ -45,6 +45,15 @@ static struct client *token_find(const struct registry *registry, const char *te
 
 /* ---- resuming ---------------------------------------------------------------------------------------------- */
 
+static bool client_has_detached(const struct client *client) {
+        const struct lease *lease;
+
+        list_for_each(lease, &client->leases, by_client)
+                if (lease->detached)
+                        return true;
+        return false;
+}
+
 /* Whoever is not the session's owner learns nothing of it. */
 int registry_find_resumable(struct registry *registry, const struct client *client, const char *token, struct client **ret,
                             struct failure *failure) {
@@ -54,8 +63,13 @@ int registry_find_resumable(struct registry *registry, const struct client *clie
         if (!left || left->peer.admin != client->peer.admin ||
             !policy_same(&registry->policy, &left->peer.principal, &client->peer.principal))
                 return fail_plain(failure, VERDICT_NO_SUCH_SESSION);
+        if (left == client && client_has_detached(client)) {
+                *ret = left;
+                return 0;
+        }
         if (left == client)
-                return fail_reason(failure, VERDICT_ACCESS_DENIED, "", "this connection is the session of that token");
+                return fail_reason(failure, VERDICT_ACCESS_DENIED, "",
+                                   "this connection is the session of that token, and has all its leases");
         if (!left->detached)
                 return fail_reason(failure, VERDICT_ACCESS_DENIED, "",
                                    "the connection of session %s still stands; close it, and its leases end with it",
@@ -114,7 +128,7 @@ static void client_free_left(struct registry *registry, struct client *left) {
 }
 
 int registry_resume(struct registry *registry, struct client *client, struct client *left, const char *token,
-                    bool (*holds)(void *arg, const char *lease), void *arg, int64_t now_usec, uint64_t monotonic_usec) {
+                    bool (*holds)(void *arg, const char *lease), void *arg, bool last, int64_t now_usec, uint64_t monotonic_usec) {
         struct lease *lease;
         unsigned used = 0;
         int r;
@@ -124,24 +138,41 @@ int registry_resume(struct registry *registry, struct client *client, struct cli
         if (r < 0)
                 return r;
         list_for_each(lease, &left->leases, by_client)
-                if (holds(arg, lease->id->text))
-                        client_take_lease(client, lease);
-        while (!list_empty(&left->leases))
-                registry_release(registry, container_of(list_first(&left->leases), struct lease, by_client), now_usec,
-                                 monotonic_usec);
+                if (lease->detached && holds(arg, lease->id->text))
+                        lease->detached = false;
+                else if (lease->detached && last)
+                        registry_release(registry, lease, now_usec, monotonic_usec);
+        if (left == client)
+                return 0;
+        list_for_each(lease, &left->leases, by_client)
+                client_take_lease(client, lease);
         client_become(registry, client, left);
         client_free_left(registry, left);
         return 0;
 }
 
+/* A session that came back and did not list all it said it would. */
+static void client_end_detached(struct registry *registry, struct client *client, int64_t now_usec, uint64_t monotonic_usec) {
+        struct lease *lease;
+
+        list_for_each(lease, &client->leases, by_client)
+                if (lease->detached)
+                        registry_release(registry, lease, now_usec, monotonic_usec);
+}
+
 void registry_end_detached(struct registry *registry, int64_t now_usec, uint64_t monotonic_usec) {
+        struct client *client;
+
         while (!list_empty(&registry->detached)) {
-                struct client *client = container_of(list_first(&registry->detached), struct client, by_registry);
                 struct lease *lease;
+
+                client = container_of(list_first(&registry->detached), struct client, by_registry);
 
                 list_for_each(lease, &client->leases, by_client)
                         if (lease->holder->pidfd < 0)
                                 lease->holder->exited = true; /* its exit cannot be seen */
                 registry_client_end(registry, client, 0, now_usec, monotonic_usec);
         }
+        list_for_each(client, &registry->clients, by_registry)
+                client_end_detached(registry, client, now_usec, monotonic_usec);
 }

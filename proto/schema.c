@@ -184,6 +184,8 @@ static const struct field watch_fields[] = { FIELD(watch_params, since, FIELD_IN
 static const struct field resume_fields[] = {
         FIELD(resume_params, token, FIELD_STRING, .max = SCHEMA_ID_MAX, .hint = "the resume_token that GetStatus or Resume gave"),
         FIELD(resume_params, leases, FIELD_STRING_ARRAY, IS_ID),
+        FIELD(resume_params, follow, FIELD_INT, OPTIONAL, .min = 0, .max = SCHEMA_INT_MAX,
+              .hint = "how many leases further calls of Resume will list"),
 };
 
 static const struct field info_fields[] = {

@@ -173,6 +173,7 @@ struct watch_params {
 struct resume_params {
         const char *token;
         struct string_array leases;
+        int64_t follow; /* optional */
 };
 
 /* ---- methods: replies ------------------------------------------------------------------------------------- */
