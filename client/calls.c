@@ -82,7 +82,7 @@ int call_grant(gpuipc_client *client, const struct grant_call *call, int64_t wai
         int r;
 
         r = wait_ms > 0 ? client_take_side(client, deadline, &conn, ret_error)
-                        : client_take_roomy(client, deadline, &conn, ret_error);
+                        : client_take_main(client, deadline, &conn, ret_error);
         if (r != GPUIPC_OK)
                 return r;
         do {

@@ -23,7 +23,6 @@ void claim_join(struct claim *claim, struct conn *conn) {
         if (claim->next)
                 claim->next->link = &claim->next;
         conn->claims = claim;
-        conn->claim_bytes += strlen(claim->id);
         conn->n_claims++;
         conn->n_left += !claim->owned;
 }
@@ -31,7 +30,6 @@ void claim_join(struct claim *claim, struct conn *conn) {
 void claim_leave(struct claim *claim) {
         if (!claim || !claim->conn)
                 return;
-        claim->conn->claim_bytes -= strlen(claim->id);
         claim->conn->n_claims--;
         claim->conn->n_left -= !claim->owned;
         *claim->link = claim->next;

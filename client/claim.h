@@ -32,13 +32,16 @@ enum claim_loss {
         LOSS_CLIENT_FREED,
 };
 
+/* For, in Resume, which may take several calls. */
+enum claim_asked { ASKED_NOT, ASKED_NOW, ASKED_BEFORE };
+
 struct claim {
         struct claim *next, **link; /* the connection's list */
         struct conn *conn;          /* carries it; NULL once it is over or lost */
         enum claim_stand stand;
         enum claim_loss why;
         bool owned; /* by a buffer object */
-        bool asked; /* for, in the Resume that is under way */
+        enum claim_asked asked;
         char id[];
 };
 

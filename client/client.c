@@ -291,23 +291,6 @@ int client_take_main(gpuipc_client *client, int64_t deadline, struct conn **ret_
         return GPUIPC_OK;
 }
 
-int client_take_roomy(gpuipc_client *client, int64_t deadline, struct conn **ret_conn, gpuipc_error *ret_error) {
-        struct conn *full, *fresh;
-        int r = client_take_main(client, deadline, &full, ret_error);
-
-        if (r != GPUIPC_OK || !resume_is_full(full)) {
-                *ret_conn = full;
-                return r;
-        }
-        (void)pthread_mutex_lock(&client->lock);
-        fresh = add_locked(client);
-        if (fresh)
-                client->main = fresh;
-        (void)pthread_mutex_unlock(&client->lock);
-        client_put(client, full);
-        return fresh ? mend_or_put(client, fresh, deadline, ret_conn, ret_error) : error_no_memory(ret_error);
-}
-
 int client_take_side(gpuipc_client *client, int64_t deadline, struct conn **ret_conn, gpuipc_error *ret_error) {
         struct conn *conn;
 

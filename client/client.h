@@ -56,9 +56,6 @@ int64_t client_deadline(const gpuipc_client *client);
 int client_take_main(gpuipc_client *client, int64_t deadline, struct conn **ret_conn, gpuipc_error *ret_error);
 int client_take_side(gpuipc_client *client, int64_t deadline, struct conn **ret_conn, gpuipc_error *ret_error);
 
-/* The main connection, or one that takes its place because it carries as many leases as can be taken up again at once. */
-int client_take_roomy(gpuipc_client *client, int64_t deadline, struct conn **ret_conn, gpuipc_error *ret_error);
-
 /* The connection of a lease, which may have ended; from now on the lease is leaving. GPUIPC_ERROR_LEASE_LOST. */
 int client_take_leaving(gpuipc_client *client, struct claim *claim, int64_t deadline, struct conn **ret_conn,
                         gpuipc_error *ret_error);

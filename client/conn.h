@@ -30,13 +30,13 @@ struct conn {
         /* The leases that live in this connection; under the client's lock. */
         struct claim *claims;
         size_t n_claims, n_left; /* all; those left behind by their buffer objects */
-        size_t claim_bytes;      /* of all ids */
 
         /* The session, which may outlive a connection; see resume.h. */
         char *token;        /* takes the session up again; NULL: nothing does */
         bool learned;       /* the daemon was asked for the token */
         bool doubtful;      /* a connection broke with a call in flight: the daemon may have made a lease for it */
         bool resuming;      /* connected anew, and the reply to Resume is awaited */
+        bool resume_more;   /* and further calls are to list the rest */
         bool used;          /* was connected before */
         int epoll_fd;       /* -1, or the set that it is in; borrowed */
         bool watched_in;    /* replies are waited for there too */

@@ -18,10 +18,6 @@ void resume_forget(gpuipc_client *client, struct conn *conn, enum claim_loss why
         conn->learned = conn->doubtful = false;
 }
 
-bool resume_is_full(const struct conn *conn) {
-        return conn->token && conn->claim_bytes + conn->n_claims * strlen("\"\",") > RESUME_CLAIM_BYTES_MAX;
-}
-
 int resume_learn(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
         _cleanup_(bytes_deinit) struct bytes message = { 0 };
         _cleanup_(reply_deinit) struct reply reply = { 0 };
@@ -49,19 +45,35 @@ int resume_learn(gpuipc_client *client, struct conn *conn, int64_t deadline, gpu
 
 /* ---- asking ----------------------------------------------------------------------------------------------- */
 
-/* The leases that are to stand, as the message wants them; each is marked. Under the lock. -ENOMEM. */
-static int ask_locked(struct conn *conn, struct string_array *ret) {
+/* Nothing has been asked for yet. */
+static void ask_none(gpuipc_client *client, struct conn *conn) {
+        (void)pthread_mutex_lock(&client->lock);
+        for (struct claim *claim = conn->claims; claim; claim = claim->next)
+                claim->asked = ASKED_NOT;
+        (void)pthread_mutex_unlock(&client->lock);
+}
+
+/* The leases that are to stand, as many as fit into a call; each is marked. Under the lock. -ENOMEM. */
+static int ask_locked(struct conn *conn, struct resume_params *params) {
         const char **ids = calloc(conn->n_claims + 1, sizeof(*ids));
-        size_t n = 0;
+        size_t n = 0, n_bytes = 0;
+        int64_t n_left = 0;
 
         if (!ids)
                 return -ENOMEM;
         for (struct claim *claim = conn->claims; claim; claim = claim->next) {
-                claim->asked = claim->stand == CLAIM_STANDS;
-                if (claim->asked)
-                        ids[n++] = claim->id;
+                if (claim->stand != CLAIM_STANDS || claim->asked != ASKED_NOT)
+                        continue;
+                n_bytes += strlen(claim->id) + strlen("\"\",");
+                if (n_bytes > RESUME_IDS_BYTES_MAX && n > 0) {
+                        n_left++;
+                        continue;
+                }
+                claim->asked = ASKED_NOW;
+                ids[n++] = claim->id;
         }
-        *ret = (struct string_array){ .items = ids, .n = n };
+        params->leases = (struct string_array){ .items = ids, .n = n };
+        params->follow = n_left > 0 ? n_left : SCHEMA_UNSET;
         return 0;
 }
 
@@ -71,16 +83,18 @@ static int resume_send(gpuipc_client *client, struct conn *conn, int64_t deadlin
         int r;
 
         (void)pthread_mutex_lock(&client->lock);
-        r = ask_locked(conn, &params.leases) < 0 ? error_no_memory(ret_error)
-                                                 : message_put(&message, METHOD_RESUME, &params, false, ret_error);
+        r = ask_locked(conn, &params) < 0 ? error_no_memory(ret_error)
+                                          : message_put(&message, METHOD_RESUME, &params, false, ret_error);
         (void)pthread_mutex_unlock(&client->lock);
         free((void *)(uintptr_t)params.leases.items);
+        conn->resume_more = params.follow != SCHEMA_UNSET;
         if (r == GPUIPC_OK)
                 r = conn_send(conn, &message, deadline, ret_error);
+        /* What could not be sent whole in time is sent by whoever goes on. */
         conn->resuming = r == GPUIPC_OK || (r == GPUIPC_ERROR_TIMED_OUT && conn->owed);
         if (conn->resuming)
                 (void)warden_watch(client, conn, true, NULL); /* that the session is back matters more */
-        return r;
+        return conn->resuming ? GPUIPC_OK : r;
 }
 
 /* ---- the answer ------------------------------------------------------------------------------------------- */
@@ -109,12 +123,18 @@ static void judge_locked(struct conn *conn, const char *const *ids, size_t n) {
 
         for (struct claim *claim = conn->claims; claim; claim = next) {
                 const char *id = claim->id;
-                bool stands = bsearch(&id, ids, n, sizeof(*ids), compare) != NULL;
 
                 next = claim->next;
-                if (!claim->asked || (!stands && claim->stand == CLAIM_LEAVING))
+                if (claim->asked == ASKED_NOT && !conn->resume_more)
                         claim_end(claim, CLAIM_OVER, LOSS_NONE);
-                else if (!stands)
+                if (claim->asked != ASKED_NOW)
+                        continue;
+                claim->asked = ASKED_BEFORE;
+                if (bsearch(&id, ids, n, sizeof(*ids), compare))
+                        continue;
+                if (claim->stand == CLAIM_LEAVING)
+                        claim_end(claim, CLAIM_OVER, LOSS_NONE);
+                else
                         claim_end(claim, CLAIM_LOST, LOSS_BUFFER);
         }
 }
@@ -136,6 +156,8 @@ static int resume_accept(gpuipc_client *client, struct conn *conn, const struct 
         free(ids);
         free(conn->token);
         conn->token = token;
+        if (conn->resume_more)
+                return token ? GPUIPC_OK : error_protocol(ret_error, "a session taken up in part has no token");
         conn->learned = true;
         conn->doubtful = false;
         return GPUIPC_OK;
@@ -156,6 +178,7 @@ static enum claim_loss loss_of(int status) {
         }
 }
 
+/* The reply to one call. With conn->resume_more another is to be made. */
 static int resume_receive(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
         _cleanup_(reply_deinit) struct reply reply = { 0 };
         struct resume_reply resumed;
@@ -173,16 +196,18 @@ static int resume_receive(gpuipc_client *client, struct conn *conn, int64_t dead
                 if (reply.error && loss_of(r) != LOSS_NONE) {
                         /* The connection is as good as any; only the session is gone. */
                         resume_forget(client, conn, loss_of(r));
+                        conn->resume_more = false;
                         return GPUIPC_OK;
                 }
                 if (r == GPUIPC_OK)
                         r = resume_accept(client, conn, &resumed, ret_error);
         }
-        if (r == GPUIPC_OK)
-                (void)warden_watch(client, conn, false, NULL);
-        else
+        if (r != GPUIPC_OK) {
                 conn_close(conn);
-        return r;
+                return r;
+        }
+        (void)warden_watch(client, conn, false, NULL);
+        return GPUIPC_OK;
 }
 
 int resume_step(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
@@ -194,11 +219,17 @@ int resume_step(gpuipc_client *client, struct conn *conn, int64_t deadline, gpui
                 r = conn_connect(conn, client->path, deadline, ret_error);
                 if (r != GPUIPC_OK || !conn->token)
                         return r;
-                r = resume_send(client, conn, deadline, ret_error);
-                if (!conn->resuming) {
-                        conn_close(conn);
-                        return r;
-                }
+                ask_none(client, conn);
+                conn->resume_more = true;
+        } else {
+                r = resume_receive(client, conn, deadline, ret_error);
         }
-        return resume_receive(client, conn, deadline, ret_error);
+        while (r == GPUIPC_OK && conn->resume_more) {
+                r = resume_send(client, conn, deadline, ret_error);
+                if (r == GPUIPC_OK)
+                        r = resume_receive(client, conn, deadline, ret_error);
+                else
+                        conn_close(conn);
+        }
+        return r;
 }

@@ -8,13 +8,10 @@
 #include "client.h"
 #include "conn.h"
 
-#define RESUME_CLAIM_BYTES_MAX ((size_t)32 << 10) /* of ids in one session, so that Resume stays a message that the daemon reads */
+#define RESUME_IDS_BYTES_MAX ((size_t)48 << 10) /* of ids in one call of Resume, so that the daemon reads it */
 
 /* Asks for the session's token, once a connection, before the first lease is made over it. */
 int resume_learn(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuipc_error *ret_error);
-
-/* Whether more leases had better live in another session. */
-bool resume_is_full(const struct conn *conn);
 
 /* Whether there is something that only Resume can save or end. */
 static inline bool resume_wanted(const struct conn *conn) {

@@ -33,6 +33,8 @@ static unsigned session_of(struct restart_broker *broker, int peer) {
 
 static void crash_locked(struct restart_broker *broker) {
         broker->n_crashes++;
+        for (unsigned i = 0; i < broker->n_leases; i++)
+                broker->leases[i].listed = false;
         broker->plan.method = NULL;
         broker->n_waiting = 0;
         if (broker->down_at_crash)
@@ -41,6 +43,7 @@ static void crash_locked(struct restart_broker *broker) {
         broker->n_dead = fake_peers(broker->fake);
         for (unsigned i = 0; i < broker->n_sessions; i++) {
                 broker->sessions[i].peer = -1;
+                broker->sessions[i].partly = false;
                 if (broker->store != STORE_NONE && broker->store != STORE_FORGETS)
                         continue;
                 broker->sessions[i].known = false;
@@ -160,7 +163,7 @@ static char *resume(struct restart_broker *broker, int peer, const char *call) {
                 return text("{\"error\":\"" BROKER_ERROR "TooManyRequests\",\"parameters\":{\"reason\":\"later\"}}");
         }
         for (i = 0; i < broker->n_sessions; i++)
-                if (broker->sessions[i].known && broker->sessions[i].peer < 0 &&
+                if (broker->sessions[i].known && (broker->sessions[i].peer < 0 || broker->sessions[i].partly) &&
                     (has_token(call, broker->sessions[i].token) || has_token(call, broker->sessions[i].before)))
                         break;
         if (i == broker->n_sessions)
@@ -170,9 +173,14 @@ static char *resume(struct restart_broker *broker, int peer, const char *call) {
         if (has_token(call, broker->sessions[i].token))
                 broker->sessions[i].before = broker->sessions[i].token;
         broker->sessions[i].token++;
-        for (unsigned j = 0; j < broker->n_leases; j++)
-                if (broker->leases[j].live && broker->leases[j].session == i)
-                        broker->leases[j].live = j != omit && lists(call, j);
+        broker->sessions[i].partly = strstr(call, "\"follow\"");
+        for (unsigned j = 0; j < broker->n_leases; j++) {
+                if (!broker->leases[j].live || broker->leases[j].session != i)
+                        continue;
+                broker->leases[j].listed = broker->leases[j].listed || (j != omit && lists(call, j));
+                if (!broker->sessions[i].partly)
+                        broker->leases[j].live = broker->leases[j].listed;
+        }
         (void)snprintf(tail, sizeof(tail), "],\"session\":\"s%u\",\"resume_token\":\"t%u\"}}", i, broker->sessions[i].token);
         return leases_of(broker, "{\"parameters\":{\"leases\":[", i, 0, broker->n_leases, tail);
 }

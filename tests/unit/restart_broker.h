@@ -56,10 +56,11 @@ struct restart_broker {
                 unsigned before; /* serves too until the client has shown that it knows the new one */
                 int peer;       /* -1: detached */
                 bool known;
+                bool partly; /* resumed, with more to follow */
         } sessions[BROKER_SESSIONS_MAX];
         struct {
                 unsigned session;
-                bool live;
+                bool live, listed; /* in the Resume that is not whole yet */
         } leases[BROKER_LEASES_MAX]; /* by number */
         char *held_call; /* STORE_SILENT: the Resume that waits, and whose */
         int held_peer;

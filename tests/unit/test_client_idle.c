@@ -171,11 +171,13 @@ START_TEST(loop_in_place_of_the_thread) {
                 wait_for(readable(client));
                 ck_assert_uint_eq(broker_attached(broker), 0);
                 if (i > 0) {
-                        for (int j = 0; j < 3; j++) {
-                                no_error(gpuipc_client_dispatch(client, &error));
-                                ck_assert(!readable(client)); /* until a pause is over */
+                        int64_t begun = now_ms();
+
+                        for (int j = 0; j < 4; j++) {
                                 wait_for(readable(client));
+                                no_error(gpuipc_client_dispatch(client, &error));
                         }
+                        ck_assert_int_ge(now_ms() - begun, 34); /* pauses between them, half of 10, 20 and 40 at least */
                         fake_up(broker->fake);
                 }
                 loop_until(client, attached, broker);
