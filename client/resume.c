@@ -125,17 +125,12 @@ static void judge_locked(struct conn *conn, const char *const *ids, size_t n) {
                 const char *id = claim->id;
 
                 next = claim->next;
-                if (claim->asked == ASKED_NOT && !conn->resume_more)
-                        claim_end(claim, CLAIM_OVER, LOSS_NONE);
-                if (claim->asked != ASKED_NOW)
-                        continue;
-                claim->asked = ASKED_BEFORE;
-                if (bsearch(&id, ids, n, sizeof(*ids), compare))
-                        continue;
-                if (claim->stand == CLAIM_LEAVING)
-                        claim_end(claim, CLAIM_OVER, LOSS_NONE);
-                else
+                if (claim->asked == ASKED_NOW && bsearch(&id, ids, n, sizeof(*ids), compare))
+                        claim->asked = ASKED_BEFORE;
+                else if (claim->asked == ASKED_NOW && claim->stand == CLAIM_STANDS)
                         claim_end(claim, CLAIM_LOST, LOSS_BUFFER);
+                else if (claim->asked == ASKED_NOW || (claim->asked == ASKED_NOT && !conn->resume_more))
+                        claim_end(claim, CLAIM_OVER, LOSS_NONE);
         }
 }
 

@@ -315,6 +315,12 @@ void broker_plan(struct restart_broker *broker, struct broker_plan plan) {
         unlock(broker);
 }
 
+void broker_always(struct restart_broker *broker, const char *method) {
+        lock(broker);
+        broker->always = method;
+        unlock(broker);
+}
+
 bool broker_planned(struct restart_broker *broker) {
         bool planned;
 

@@ -70,6 +70,7 @@ struct restart_broker *broker_start(void);
 void broker_stop(struct restart_broker *broker);
 
 void broker_plan(struct restart_broker *broker, struct broker_plan plan);
+void broker_always(struct restart_broker *broker, const char *method);
 bool broker_planned(struct restart_broker *broker); /* still to come */
 
 /* As SIGKILL and a start would: every connection ends, sessions are detached. */

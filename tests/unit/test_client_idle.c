@@ -282,6 +282,7 @@ START_TEST(waits_go_on_with_what_is_left) {
         gpuipc_client_free(client);
         broker_stop(broker);
         check_fd_count_end();
+        ck_assert_int_eq(seteuid(getuid()), 0);
 }
 END_TEST
 
