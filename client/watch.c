@@ -108,11 +108,10 @@ static int watch_put(struct bytes *message, int64_t since, gpuipc_error *ret_err
 
 /* One call first: once it is answered the daemon has this connection before it, so that what the caller does next on
  * another one comes after the watch. */
-static int watch_begin(gpuipc_watch *watch, int64_t since, gpuipc_error *ret_error) {
+static int watch_begin(gpuipc_watch *watch, int64_t since, int64_t deadline, gpuipc_error *ret_error) {
         _cleanup_(bytes_deinit) struct bytes hello = { 0 }, message = { 0 };
         _cleanup_(reply_deinit) struct reply reply = { 0 };
         struct empty_params empty = { 0 };
-        int64_t deadline = client_deadline(watch->client);
         int r = message_put(&hello, METHOD_GET_INFO, &empty, false, ret_error);
 
         if (r == GPUIPC_OK)
@@ -128,6 +127,8 @@ static int watch_begin(gpuipc_watch *watch, int64_t since, gpuipc_error *ret_err
 
 int gpuipc_watch_new(gpuipc_client *client, int64_t since, gpuipc_watch **ret_watch, gpuipc_error *ret_error) {
         _cleanup_(watch_destroyp) gpuipc_watch *watch = NULL;
+        struct repeats repeats = { 0 };
+        int64_t deadline;
         int r = client_check(client, ret_error);
 
         if (r != GPUIPC_OK)
@@ -144,9 +145,14 @@ int gpuipc_watch_new(gpuipc_client *client, int64_t since, gpuipc_watch **ret_wa
         watch->conn = conn_new();
         if (!watch->conn)
                 return error_no_memory(ret_error);
-        r = conn_connect(watch->conn, client->path, client_deadline(client), ret_error);
-        if (r == GPUIPC_OK)
-                r = watch_begin(watch, since, ret_error);
+        deadline = client_deadline(client);
+        r = outage_mend(client, watch->conn, deadline, ret_error);
+        while (r == GPUIPC_OK) {
+                r = watch_begin(watch, since, deadline, ret_error);
+                if (r == GPUIPC_OK)
+                        break;
+                r = outage_repeat(client, watch->conn, r, &repeats, deadline, ret_error);
+        }
         if (r != GPUIPC_OK)
                 return r;
         r = watch_make_fds(watch);
