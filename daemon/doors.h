@@ -12,8 +12,8 @@ struct doors {
 
 void doors_init(struct doors *doors);
 
-/* Takes the sockets among what the service manager handed over, else makes its own at the paths (admin_path NULL or "": none), and begins to
- * accept. The cause of a failure is in the log. 0 or -errno. */
+/* Takes the sockets among what the service manager handed over, else makes its own at the paths (admin_path NULL or "": none), and
+ * begins to accept. The cause of a failure is in the log. 0 or -errno. */
 int doors_open(struct doors *doors, struct hall *hall, struct handed *handed, const char *path,
                const char *admin_path);
 

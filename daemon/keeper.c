@@ -47,7 +47,7 @@ static void keeper_on_grace(void *arg) {
 
         list_for_each(client, &registry->detached, by_registry) {
                 n_leases += client->n_leases;
-                n_sessions++;
+                n_sessions += client->n_leases > 0;
         }
         if (n_sessions > 0)
                 log_notice("%" PRId64 " sessions did not come back in time: their %" PRId64

@@ -319,9 +319,8 @@ static void work_tell(const struct work *work) {
                 log_warning("the state an earlier daemon left is damaged: %u records and %" PRIu32 " groups of records were dropped",
                             work->n_damaged, state_n_damaged(work->state));
         if (work->recovery->kept_something)
-                log_notice("taken up after a restart: %" PRId64 " buffers, %" PRId64 " leases, %u sessions; sessions have %" PRId64
-                           " s to come back", registry->n_shown_buffers, registry->n_leases, n_sessions,
-                           registry->limits.resume_ms / 1000);
+                log_notice("taken up after a restart: %" PRId64 " buffers, %" PRId64 " leases, %u sessions, which have %g s to come back",
+                           registry->n_shown_buffers, registry->n_leases, n_sessions, (double)registry->limits.resume_ms / 1000);
 }
 
 /* Nothing is to be kept: what came back is closed. */

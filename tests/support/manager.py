@@ -8,6 +8,7 @@
 
 import array
 import contextlib
+import fcntl
 import os
 import select
 import shutil
@@ -177,8 +178,6 @@ class Manager(Daemon):
         log = os.open(self.log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         null = os.open("/dev/null", os.O_RDONLY)
         top = 3 + len(handed)
-        kept = [os.dup(fd) for fd in self.pass_fds]
-        import fcntl  # pylint: disable=import-outside-toplevel
         moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, top + 64) for _, fd in handed]
         kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, top + 64) for fd in self.pass_fds]
         log, null = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, top + 64) for fd in (log, null))
@@ -191,6 +190,9 @@ class Manager(Daemon):
             os.dup2(fd, place)
         environment = {**self.environment, "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(handed)),
                        "LISTEN_FDNAMES": ":".join(name for name, _ in handed)}
+        environment = {key: value for key, value in environment.items() if value is not None}
+        if environment.get("SYSTEMD_EXEC_PID") == "self":
+            environment["SYSTEMD_EXEC_PID"] = str(os.getpid())
         if kept:
             environment["GPUIPC_FAULT_FD"] = str(top)
         os.execve(self.program, [self.program, *self.arguments], environment)
