@@ -192,14 +192,14 @@ static int claim_verdict(gpuipc_client *client, const struct claim *claim, bool 
 }
 
 /* Tells the daemon, over the connection that the caller has busy. */
-static int release_send(struct conn *conn, const char *lease, int64_t deadline, gpuipc_error *ret_error) {
+static int release_send(gpuipc_client *client, struct conn *conn, const char *lease, int64_t deadline, gpuipc_error *ret_error) {
         _cleanup_(bytes_deinit) struct bytes message = { 0 };
         _cleanup_(reply_deinit) struct reply reply = { 0 };
         struct release_params params = { .lease = lease };
         int r = message_put(&message, METHOD_RELEASE, &params, false, ret_error);
 
         if (r == GPUIPC_OK)
-                r = conn_call(conn, &message, deadline, &reply, ret_error);
+                r = outage_call(client, conn, &message, deadline, &reply, ret_error);
         return r == GPUIPC_OK ? message_read(&reply, METHOD_RELEASE, NULL, ret_error) : r;
 }
 
@@ -218,7 +218,7 @@ static int release_by(gpuipc_client *client, struct conn *conn, const struct cla
                 if (verdict != GPUIPC_OK || !leaving)
                         return verdict;
                 if (r == GPUIPC_OK)
-                        r = release_send(conn, claim->id, deadline, ret_error);
+                        r = release_send(client, conn, claim->id, deadline, ret_error);
                 if (r != GPUIPC_ERROR_DISCONNECTED)
                         return r;
                 away = true;

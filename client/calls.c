@@ -29,7 +29,7 @@ int call_main(gpuipc_client *client, enum method method, const void *params, str
         if (r != GPUIPC_OK)
                 return r;
         do {
-                r = conn_call(conn, &message, deadline, ret_reply, ret_error);
+                r = outage_call(client, conn, &message, deadline, ret_reply, ret_error);
         } while (r != GPUIPC_OK && (r = outage_repeat(client, conn, r, &repeats, deadline, ret_error)) == GPUIPC_OK);
         client_put(client, conn);
         if (ret_again)
@@ -69,7 +69,7 @@ static int grant_try(gpuipc_client *client, struct conn *conn, const struct gran
 
         if (r == GPUIPC_OK)
                 r = call_put_grant(&message, call, until_usec, ret_error);
-        return r == GPUIPC_OK ? conn_call(conn, &message, deadline, ret_reply, ret_error) : r;
+        return r == GPUIPC_OK ? outage_call(client, conn, &message, deadline, ret_reply, ret_error) : r;
 }
 
 int call_grant(gpuipc_client *client, const struct grant_call *call, int64_t wait_ms, gpuipc_buffer **ret_buffer,

@@ -56,6 +56,8 @@ static int stream_run(gpuipc_client *client, struct conn *conn, const struct byt
                 _cleanup_(reply_deinit) struct reply reply = { 0 };
                 r = conn_receive(conn, client_deadline(client), &reply, ret_error);
                 if (r == GPUIPC_OK)
+                        r = outage_sees(client, conn, &reply, client_deadline(client), ret_error);
+                if (r == GPUIPC_OK)
                         r = stream->take(stream, &reply, ret_error);
         }
         return r;

@@ -120,6 +120,8 @@ static int receive_wait(gpuipc_client *client, struct waits *waits, gpuipc_buffe
                 for (size_t i = 0; i < waits->n; i++)
                         conns[i] = waits->waits[i].conn;
                 r = conn_receive_any(conns, waits->n, waits->deadline, &which, &reply, ret_error);
+                if (r == GPUIPC_OK)
+                        r = outage_sees(client, conns[which], &reply, waits->deadline, ret_error);
                 if (r == GPUIPC_ERROR_TIMED_OUT || r == GPUIPC_ERROR_NO_MEMORY)
                         return r;
                 wait = &waits->waits[which];

@@ -9,6 +9,7 @@
 
 #include "deadline.h"
 #include "error.h"
+#include "message.h"
 #include "resume.h"
 
 /* Half of it for certain, the other half by chance. */
@@ -117,6 +118,40 @@ int outage_mend(gpuipc_client *client, struct conn *conn, int64_t deadline, gpui
                 if (!conn->resuming)
                         sleep_until(conn->retry_usec < deadline ? conn->retry_usec : deadline);
         }
+}
+
+bool outage_is_hopeful(const gpuipc_client *client, const struct conn *conn) {
+        return client->restart_ms >= 0 && (conn->token || !conn->claims);
+}
+
+int outage_sees(gpuipc_client *client, struct conn *conn, struct reply *reply, int64_t deadline, gpuipc_error *ret_error) {
+        int64_t limit = deadline_after_ms(client->restart_ms);
+        int r;
+
+        if (!message_is_stopping(reply) || !outage_is_hopeful(client, conn))
+                return GPUIPC_OK;
+        reply_deinit(reply);
+        *reply = (struct reply){ 0 };
+        /* Not closed from here: that would end the session, and the leases with it. */
+        conn->owed = true;
+        do {
+                r = conn_receive(conn, limit < deadline ? limit : deadline, reply, ret_error);
+                reply_deinit(reply);
+                *reply = (struct reply){ 0 };
+        } while (r == GPUIPC_OK);
+        return r;
+}
+
+int outage_call(gpuipc_client *client, struct conn *conn, const struct bytes *message, int64_t deadline,
+                struct reply *ret_reply, gpuipc_error *ret_error) {
+        struct reply reply = { 0 };
+        int r = conn_call(conn, message, deadline, &reply, ret_error);
+
+        if (r == GPUIPC_OK)
+                r = outage_sees(client, conn, &reply, deadline, ret_error);
+        if (r == GPUIPC_OK)
+                *ret_reply = reply;
+        return r;
 }
 
 int outage_repeat(gpuipc_client *client, struct conn *conn, int r, struct repeats *repeats, int64_t deadline,

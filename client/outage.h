@@ -23,6 +23,17 @@ int outage_try(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuip
 /* Until the connection is back, or the deadline is past, or it is given up. */
 int outage_mend(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuipc_error *ret_error);
 
+/* A reply came that says the daemon is stopping, and waiting for its return is worth while: waits for the connection to end.
+ * GPUIPC_OK: it is another reply. GPUIPC_ERROR_DISCONNECTED, or GPUIPC_ERROR_TIMED_OUT: that is what the call came to. */
+int outage_sees(gpuipc_client *client, struct conn *conn, struct reply *reply, int64_t deadline, gpuipc_error *ret_error);
+
+/* conn_call(), with the two for one. */
+int outage_call(gpuipc_client *client, struct conn *conn, const struct bytes *message, int64_t deadline,
+                struct reply *ret_reply, gpuipc_error *ret_error);
+
+/* Whether the daemon's return is worth waiting for: leases without a token are lost anyhow. */
+bool outage_is_hopeful(const gpuipc_client *client, const struct conn *conn);
+
 /* How often one call was made in vain. Starts as { 0 }. */
 struct repeats {
         unsigned n, in_a_row;

@@ -8,6 +8,7 @@
 #include "error.h"
 #include "warden.h"
 #include "message.h"
+#include "outage.h"
 #include "proto/cleanup.h"
 
 void resume_forget(gpuipc_client *client, struct conn *conn, enum claim_loss why) {
@@ -29,7 +30,7 @@ int resume_learn(gpuipc_client *client, struct conn *conn, int64_t deadline, gpu
                 return GPUIPC_OK;
         r = message_put(&message, METHOD_GET_STATUS, &empty, false, ret_error);
         if (r == GPUIPC_OK)
-                r = conn_call(conn, &message, deadline, &reply, ret_error);
+                r = outage_call(client, conn, &message, deadline, &reply, ret_error);
         if (r == GPUIPC_OK)
                 r = message_read(&reply, METHOD_GET_STATUS, &status, ret_error);
         if (r != GPUIPC_OK)

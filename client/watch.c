@@ -338,6 +338,11 @@ static int watch_receive(gpuipc_watch *watch, int64_t deadline, gpuipc_error *re
                         return watch_closed(ret_error, "the daemon");
                 /* Never waits here: the bell must be heard too. */
                 r = conn_receive(conn, 0, &watch->reply, &error);
+                if (r == GPUIPC_OK && message_is_stopping(&watch->reply) && outage_is_hopeful(watch->client, conn)) {
+                        reply_deinit(&watch->reply);
+                        conn->owed = true; /* the end of the connection, which comes next */
+                        continue;
+                }
                 if (r == GPUIPC_ERROR_TIMED_OUT)
                         continue;
                 if (r != GPUIPC_OK && watch_broke(watch, r) == GPUIPC_OK)

@@ -17,7 +17,7 @@
 
 #define WAKE_TURN 32 /* watchers served before others get their turn */
 
-static const char stopping[] = "the daemon is stopping; connect again when it is back";
+static const char stopping[] = VERDICT_REASON_STOPPING;
 
 static const char *request_method(const struct request *request) {
         return method_schemas[request->op->method].name;
