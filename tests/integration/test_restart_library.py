@@ -416,6 +416,8 @@ class Command(Base):
         self.start()
         holder = self.popen("alloc", "--name", "a", str(PAGE))
         holder.stdout.readline()
+        watches = [self.popen("watch"), self.popen("watch", "--json")]
+        wait_for(lambda: self.manager.status()["sessions"] >= 4, "they watch")
         self.manager.store.empty()
         for _, made in self.manager.listening:
             made.close()
@@ -424,6 +426,10 @@ class Command(Base):
         _, err = holder.communicate(timeout=60)
         self.assertEqual(holder.returncode, 3, err)
         self.assertIn("restart_ms", err)
+        for watch in watches:
+            _, err = watch.communicate(timeout=60)
+            self.assertEqual(watch.returncode, 3, err)
+            self.assertIn("Cannot connect", err)
 
 
 if __name__ == "__main__":
