@@ -249,6 +249,10 @@ bool store_idle(const struct store *store) {
         return !store->sending && list_empty(&store->queue);
 }
 
+bool store_settled(const struct store *store) {
+        return store_idle(store) && !store->polling && list_empty(&store->unpassed) && list_empty(&store->waiting);
+}
+
 int store_new(uv_loop_t *loop, store_sender *sender, void (*on_stuck)(void *arg, bool stuck), void *arg, struct store **ret) {
         struct store *store = calloc(1, sizeof(*store));
         int r;
