@@ -122,6 +122,7 @@ static void broker_free_buffers(struct broker *broker) {
         struct buffer *buffer;
         struct cursor cursor;
 
+        registry_end_detached(registry, clock_real_usec(), clock_monotonic_usec());
         cursor_init_buffers(&cursor, registry);
         while ((buffer = cursor_buffer(&cursor))) {
                 cursor_step(&cursor);

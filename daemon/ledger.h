@@ -85,6 +85,9 @@ void record_number(struct registry *registry, enum state_number number, uint64_t
 int client_new_token(struct registry *registry, struct client *client, unsigned used);
 void token_forget(struct registry *registry, struct client *client, unsigned index);
 
+/* Whether the state says what the ledger says. */
+bool audit_state(const struct registry *registry);
+
 /* ---- client ---- */
 
 /* Takes a client that has no lease out of everything and frees it. */

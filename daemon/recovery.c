@@ -12,6 +12,7 @@
 
 #include "clock.h"
 #include "creds.h"
+#include "fault.h"
 #include "leftovers.h"
 #include "log.h"
 #include "process.h"
@@ -362,6 +363,7 @@ int recovery_run(struct recovery *recovery, struct house *house, struct lane *la
         if (r == 0)
                 work_discard(&work);
         leftovers_send(work.leftovers, house->store, lane);
+        fault_check(registry_check(work.registry), "after recovery");
         if (r == 0)
                 work_tell(&work);
         return r;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <systemd/sd-daemon.h>
 
+#include "fault.h"
 #include "lane.h"
 #include "proto/cleanup.h"
 
@@ -94,8 +95,12 @@ int store_remove_now(uint32_t parcel) {
 static void errand_run(struct errand *errand, store_sender *sender) {
         errand->result = 0;
         for (size_t i = 0; i < errand->n; i++) {
-                int r = errand->what == ERRAND_PUT ? parcel_put(sender, errand->parcels[i], errand->fds[i])
-                                                   : parcel_remove(sender, errand->parcels[i]);
+                bool put = errand->what == ERRAND_PUT;
+                int r;
+
+                fault_point("Store", put ? "putting" : "removing");
+                r = put ? parcel_put(sender, errand->parcels[i], errand->fds[i]) : parcel_remove(sender, errand->parcels[i]);
+                fault_point("Store", put ? "put" : "remove");
 
                 if (r < 0 && errand->result == 0)
                         errand->result = r;
@@ -242,6 +247,10 @@ void store_send(struct store *store, struct errand *errand) {
 
 bool store_idle(const struct store *store) {
         return !store->sending && list_empty(&store->queue);
+}
+
+bool store_settled(const struct store *store) {
+        return store_idle(store) && !store->polling && list_empty(&store->unpassed) && list_empty(&store->waiting);
 }
 
 int store_new(uv_loop_t *loop, store_sender *sender, void (*on_stuck)(void *arg, bool stuck), void *arg, struct store **ret) {

@@ -27,7 +27,8 @@ void store_free(struct store *store);
 /* Never completes within the call. Cannot fail. */
 void store_send(struct store *store, struct errand *errand);
 
-bool store_idle(const struct store *store); /* nothing to be sent; barriers may be out */
+bool store_idle(const struct store *store);    /* nothing to be sent; barriers may be out */
+bool store_settled(const struct store *store); /* nor is one out */
 
 /* Blocks; for the start, before the loop runs. 0 or -errno. */
 int store_put_now(uint32_t parcel, int fd);

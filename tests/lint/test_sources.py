@@ -23,7 +23,7 @@ LAYERS = (
     ("backends", "backend backend_absent backend_cuda backend_host cuda_* wipe wipe_helper"),
     ("lane", "lane"),
     ("store", "leftovers state state_* store"),
-    ("ledger", "audit buffer client cursor events keeps lease ledger policy quota record registry reserve restore resume stored"),
+    ("ledger", "audit audit_state buffer client cursor events keeps lease ledger policy quota record registry reserve restore resume stored"),
     ("house", "house workplace"),
     ("ops", "grant keeping ops ops_* request"),
     ("dispatch", "dispatch report wait"),

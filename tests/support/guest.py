@@ -19,7 +19,11 @@ class Guest:
         self.path, self.random = path, random.Random(seed)
         self.leases, self.digests, self.sizes, self.mapped = {}, {}, {}, {}
         self.client = RawClient(path)
-        self.token = self.call("GetStatus").get("resume_token")
+        try:
+            self.token = self.call("GetStatus").get("resume_token")
+        except BaseException:
+            self.client.close()
+            raise
 
     def __enter__(self):
         return self

@@ -51,15 +51,24 @@ class Store:
                 self.take_message()
 
     def take_message(self):
-        data, ancillary, _, _ = self.socket.recvmsg(8192, socket.CMSG_SPACE(253 * 4), socket.MSG_CMSG_CLOEXEC)
-        fds = array.array("i")
-        for level, kind, content in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-        lines = dict(line.partition("=")[::2] for line in data.decode().splitlines())
         with self.changed:
-            self.do(lines, list(fds))
+            try:
+                data, ancillary, _, _ = self.socket.recvmsg(8192, socket.CMSG_SPACE(253 * 4),
+                                                            socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+            fds = array.array("i")
+            for level, kind, content in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+            self.do(dict(line.partition("=")[::2] for line in data.decode().splitlines()), list(fds))
             self.changed.notify_all()
+            return True
+
+    def take_all(self):
+        """What a daemon that has ended wrote before counts, as it does with systemd."""
+        while self.take_message():
+            pass
 
     def do(self, lines, fds):
         if lines.get("FDSTORE") == "1":
@@ -160,6 +169,7 @@ class Manager(Daemon):
             raise
 
     def start(self, wait=True):
+        self.store.take_all()
         with self.store.changed:
             handed = [(name, made.fileno()) for name, made in self.listening] + list(self.store.held)
             self.store.told = []
