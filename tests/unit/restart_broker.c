@@ -55,11 +55,15 @@ static void crash_locked(struct restart_broker *broker) {
         fake_hang_up_all(broker->fake);
 }
 
-static bool lists(const char *call, unsigned lease) {
-        char word[32];
+/* Notes the leases that the call lists. */
+static void note_listed(struct restart_broker *broker, const char *call, unsigned session, unsigned omit) {
+        for (const char *at = call; (at = strstr(at, "\"l")); at += 2) {
+                char *end;
+                unsigned long n = strtoul(at + 2, &end, 10);
 
-        (void)snprintf(word, sizeof(word), "\"l%u\"", lease);
-        return strstr(call, word);
+                if (end > at + 2 && *end == '"' && n < broker->n_leases && n != omit && broker->leases[n].session == session)
+                        broker->leases[n].listed = true;
+        }
 }
 
 /* ---- answers: JSON, heap ---------------------------------------------------------------------------------- */
@@ -174,13 +178,10 @@ static char *resume(struct restart_broker *broker, int peer, const char *call) {
                 broker->sessions[i].before = broker->sessions[i].token;
         broker->sessions[i].token++;
         broker->sessions[i].partly = strstr(call, "\"follow\"");
-        for (unsigned j = 0; j < broker->n_leases; j++) {
-                if (!broker->leases[j].live || broker->leases[j].session != i)
-                        continue;
-                broker->leases[j].listed = broker->leases[j].listed || (j != omit && lists(call, j));
-                if (!broker->sessions[i].partly)
-                        broker->leases[j].live = broker->leases[j].listed;
-        }
+        note_listed(broker, call, i, omit);
+        for (unsigned j = 0; j < broker->n_leases && !broker->sessions[i].partly; j++)
+                if (broker->leases[j].session == i)
+                        broker->leases[j].live = broker->leases[j].live && broker->leases[j].listed;
         (void)snprintf(tail, sizeof(tail), "],\"session\":\"s%u\",\"resume_token\":\"t%u\"}}", i, broker->sessions[i].token);
         return leases_of(broker, "{\"parameters\":{\"leases\":[", i, 0, broker->n_leases, tail);
 }

@@ -119,7 +119,7 @@ START_TEST(lost_reply_leaves_nothing) {
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
         options.socket_path = broker->fake->path;
-        options.timeout_ms = 60;
+        options.timeout_ms = (int)(deadline_in(250) - now_ms());
         no_error(gpuipc_connect(&options, &client, &error));
         broker->down_at_crash = true;
         broker_plan(broker, (struct broker_plan){ .method = ".Allocate\"", .n_bytes = 20 });

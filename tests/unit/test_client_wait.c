@@ -371,7 +371,7 @@ START_TEST(release_behind_an_owed_reply) {
 
         fake_broker_init(&broker, 4096);
         struct fake *fake = fake_start(waiting_answer, &broker);
-        gpuipc_client *client = connect_to(fake, 100);
+        gpuipc_client *client = connect_to(fake, 400);
         ck_assert_int_eq(gpuipc_allocate(client, 4096, NULL, &buffer, &error), GPUIPC_OK);
         ck_assert_int_eq(gpuipc_seal(client, "slow", &error), GPUIPC_ERROR_TIMED_OUT);
         ck_assert_int_eq(gpuipc_release(buffer, &error), GPUIPC_ERROR_TIMED_OUT);
