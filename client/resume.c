@@ -40,8 +40,11 @@ int resume_learn(gpuipc_client *client, struct conn *conn, int64_t deadline, gpu
                 if (!conn->token)
                         return error_no_memory(ret_error);
         }
-        conn->learned = true;
-        return conn->token ? warden_watch(client, conn, false, ret_error) : GPUIPC_OK;
+        r = conn->token ? warden_watch(client, conn, false, ret_error) : GPUIPC_OK;
+        if (r != GPUIPC_OK)
+                free(take_ptr(conn->token));
+        conn->learned = r == GPUIPC_OK;
+        return r;
 }
 
 /* ---- asking ----------------------------------------------------------------------------------------------- */
