@@ -167,7 +167,8 @@ static void broker_stop(struct broker *broker) {
                 return;
         broker->house.stopping = true;
         doors_close(&broker->doors);
-        broker_tell_stop(registry);
+        if (!broker->house.held)
+                broker_tell_stop(registry);
         notify_stopping();
         dispatch_stop(&broker->house);
         if (list_empty(&broker->hall.sessions)) {

@@ -12,7 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 from actors import SLOWER, Actor  # noqa: E402
-from daemon import GPUIPCD_FAULT, Daemon, wait_for  # noqa: E402
+from daemon import GPUIPCD_FAULT, Daemon, open_fds, wait_for  # noqa: E402
 from guest import Guest  # noqa: E402
 from manager import Manager  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
@@ -76,6 +76,22 @@ class Kept(RestartTest):
         guest.resume()
         guest.check()
         self.assert_books()
+
+    def test_descriptors_exact(self):
+        """A daemon that took over and gave all back has as many descriptors open as one that began anew."""
+        self.start()
+        idle = self.manager.settled_fds()
+        guest = self.guest()
+        leases = [guest.allocate()["lease"] for _ in range(20)]
+        for number in ENDS:
+            self.manager.restart(number)
+            guest.resume()
+            # The buffers, the connection, and the process twice: as it was known before, and as it came back.
+            wait_for(lambda: len(open_fds(self.manager.pid)) == idle + 20 + 3, f"{idle + 23} descriptors")
+        for lease in leases:
+            guest.release(lease)
+        guest.close()
+        wait_for(lambda: len(open_fds(self.manager.pid)) == idle, f"{idle} descriptors")
 
     def test_numbers_go_on(self):
         """No id and no event's number is given twice."""

@@ -198,6 +198,7 @@ class Manager(Daemon):
             os.dup2(fd, place)
         for place, fd in enumerate(kept, top):
             os.dup2(fd, place)
+        os.closerange(top + len(kept), 1 << 20)
         environment = {**self.environment, "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(handed)),
                        "LISTEN_FDNAMES": ":".join(name for name, _ in handed)}
         environment = {key: value for key, value in environment.items() if value is not None}
