@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* top: looks again and again. On a terminal a page of its own, which outlives the daemon's restarts; elsewhere, and with
- * --json, plain text that ends with the daemon. */
+/* top: looks again and again. On a terminal a page of its own, which says so while the daemon is away; elsewhere, and with
+ * --json, plain text that waits for it as long as the library does. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
