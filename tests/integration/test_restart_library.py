@@ -255,9 +255,9 @@ class Rides(Base):
         found = []
         waiting = threading.Thread(target=lambda: found.append(client.open(name="late", wait_ms=60000)))
         waiting.start()
-        for _ in range(3):
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
             wait_for(lambda: self.manager.status()["sessions"] >= 2, "the waiter there")
-            self.manager.restart()
+            self.manager.restart(number)
         buffer = other.allocate(PAGE, name="late")
         waiting.join(WAIT_S)
         self.assertEqual(found[0].id, buffer.id)
@@ -278,7 +278,7 @@ class Rides(Base):
             while not seen or seen[-1][1] != "freed":
                 seen.append(watch.next(WAIT_S * 1000))
             seen.append((seen[-1][0], "restart"))
-            self.manager.restart()
+            self.manager.restart(random.choice((signal.SIGKILL, signal.SIGTERM)))
         numbers = [number for number, kind in seen if kind != "restart"]
         self.assertEqual(numbers, sorted(set(numbers)))
         self.assertEqual(numbers, list(range(numbers[0], numbers[-1] + 1)))

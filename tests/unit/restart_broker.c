@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "proto/verdict.h"
+
 static void lock(struct restart_broker *broker) {
         (void)pthread_mutex_lock(&broker->lock);
 }
@@ -33,6 +35,7 @@ static unsigned session_of(struct restart_broker *broker, int peer) {
 
 static void crash_locked(struct restart_broker *broker) {
         broker->n_crashes++;
+        broker->stopping = false;
         for (unsigned i = 0; i < broker->n_leases; i++)
                 broker->leases[i].listed = false;
         broker->plan.method = NULL;
@@ -196,7 +199,11 @@ static char *open_call(struct restart_broker *broker, int peer, const char *call
         return NULL;
 }
 
+#define STOPPING "{\"error\":\"" BROKER_ERROR "TooManyRequests\",\"parameters\":{\"reason\":\"" VERDICT_REASON_STOPPING "\"}}"
+
 static char *answer(struct restart_broker *broker, int peer, const char *call) {
+        if (broker->stopping)
+                return text(STOPPING);
         for (unsigned i = 0; i < broker->n_sessions; i++)
                 if (broker->sessions[i].peer == peer)
                         broker->sessions[i].before = broker->sessions[i].token;
@@ -313,6 +320,15 @@ void broker_stop(struct restart_broker *broker) {
 void broker_plan(struct restart_broker *broker, struct broker_plan plan) {
         lock(broker);
         broker->plan = plan;
+        unlock(broker);
+}
+
+void broker_stopping(struct restart_broker *broker) {
+        lock(broker);
+        broker->stopping = true;
+        for (size_t i = 0; i < broker->n_waiting; i++)
+                fake_send(broker->fake, broker->waiting[i], STOPPING);
+        broker->n_waiting = 0;
         unlock(broker);
 }
 

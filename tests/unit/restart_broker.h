@@ -39,6 +39,7 @@ struct restart_broker {
         enum broker_store store;
         struct broker_plan plan;
         const char *always; /* a method that crashes it each time */
+        bool stopping;      /* as after SIGTERM: every call is refused, until the crash */
         bool down_at_crash; /* nothing is at the path from then on */
         bool no_names;      /* an Open by name is not found, or waits for broker_grant_waiting() */
         size_t page;        /* leases in one reply of a list; 0: all */
@@ -70,6 +71,7 @@ struct restart_broker *broker_start(void);
 void broker_stop(struct restart_broker *broker);
 
 void broker_plan(struct restart_broker *broker, struct broker_plan plan);
+void broker_stopping(struct restart_broker *broker);
 void broker_always(struct restart_broker *broker, const char *method);
 bool broker_planned(struct restart_broker *broker); /* still to come */
 

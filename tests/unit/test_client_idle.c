@@ -15,6 +15,7 @@
 
 #include "client/client.h"
 #include "include/gpuipc.h"
+#include "proto/verdict.h"
 #include "tests/support/fds.h"
 #include "tests/support/wait.h"
 
@@ -267,9 +268,14 @@ START_TEST(waits_go_on_with_what_is_left) {
         ck_assert_int_eq(wait_ms_of(broker, 0), 10000);
         ck_assert_int_le(wait_ms_of(broker, n_waits), 9960);
         ck_assert_int_ge(wait_ms_of(broker, n_waits), 1);
+        /* It is told that the daemon stops, and the daemon ends. */
+        broker_stopping(broker);
+        (void)poll(NULL, 0, 10);
+        broker_crash(broker);
+        wait_for(fake_count(broker->fake, "wait_ms", NULL) == 3 * n_waits);
         /* The lease is granted and the reply lost; then it comes. */
         broker_grant_waiting(broker, 10);
-        wait_for(fake_count(broker->fake, "wait_ms", NULL) == 3 * n_waits);
+        wait_for(fake_count(broker->fake, "wait_ms", NULL) == 4 * n_waits);
         broker_grant_waiting(broker, SIZE_MAX);
         ck_assert_int_eq(pthread_join(opener.thread, NULL), 0);
         ck_assert_msg(opener.r == GPUIPC_OK, "%s", opener.error.message);
@@ -339,7 +345,10 @@ START_TEST(watch_goes_on) {
         ck_assert_int_eq(poll(&fd, 1, 0), 0);
         send_event(broker, 9);
         expect_event(watch, 9);
-        /* What was lost meanwhile is told. */
+        /* What was lost meanwhile is told. The daemon stops in an orderly way this time. */
+        fake_send(broker->fake, fake_peer_of(broker->fake, ".Watch\""), "{\"error\":\"io.gpuipc.Broker.TooManyRequests\",\"parameters\":"
+                  "{\"reason\":\"" VERDICT_REASON_STOPPING "\"}}");
+        ck_assert_int_eq(gpuipc_watch_next(watch, 50, &event, &error), GPUIPC_ERROR_TIMED_OUT);
         broker_crash(broker);
         wait_for(gpuipc_watch_next(watch, 0, &event, &error) == GPUIPC_ERROR_TIMED_OUT &&
                  fake_count(broker->fake, ".Watch\"", "\"since\":9", NULL) == 1);

@@ -277,6 +277,18 @@ static int caller_end(struct caller *caller) {
         return caller->r;
 }
 
+struct stopped {
+        struct scene scene;
+        const struct step *step;
+};
+
+static void *run_step(void *arg) {
+        struct stopped *stopped = arg;
+
+        stopped->step->run(&stopped->scene, stopped->step, NULL);
+        return NULL;
+}
+
 /* The outage itself takes this long: long enough for several tries in vain. */
 static void stay_away(void) {
         (void)poll(NULL, 0, 120);
@@ -299,6 +311,47 @@ START_TEST(refused_for_a_while) {
         scene_check(&scene);
         scene_close(&scene);
         check_fd_count_end();
+}
+END_TEST
+
+/* A daemon that stops says so, and keeps the session until its end: nobody hangs up on it before. */
+START_TEST(stopping_is_waited_for) {
+        const struct step *step = &steps[_i];
+        struct stopped stopped = { .step = step };
+        pthread_t thread;
+        size_t n;
+
+        check_fd_count_begin();
+        scene_open(&stopped.scene, STORE_KEEPS, 20000, 0);
+        broker_stopping(stopped.scene.broker);
+        n = fake_count(stopped.scene.broker->fake, step->method, NULL);
+        ck_assert_int_eq(pthread_create(&thread, NULL, run_step, &stopped), 0);
+        wait_for(fake_count(stopped.scene.broker->fake, step->method, NULL) > n);
+        (void)poll(NULL, 0, 20);
+        ck_assert(fake_is_open(stopped.scene.broker->fake, 0));
+        ck_assert_uint_eq(fake_count(stopped.scene.broker->fake, step->method, NULL), n + 1);
+        broker_crash(stopped.scene.broker);
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        scene_check(&stopped.scene);
+        ck_assert_uint_eq(broker_resumes(stopped.scene.broker), 1);
+        scene_close(&stopped.scene);
+        check_fd_count_end();
+}
+END_TEST
+
+START_TEST(released_while_stopping) {
+        struct caller caller;
+        struct scene scene;
+
+        scene_open(&scene, STORE_KEEPS, 20000, 0);
+        broker_stopping(scene.broker);
+        caller_start(&caller, &scene, let_go);
+        wait_for(fake_count(scene.broker->fake, ".Release\"", NULL) == 1);
+        broker_crash(scene.broker);
+        ck_assert_msg(caller_end(&caller) == GPUIPC_OK, "%s", caller.error.message);
+        wait_for(broker_leases(scene.broker) == 0);
+        gpuipc_client_free(scene.client);
+        broker_stop(scene.broker);
 }
 END_TEST
 
@@ -633,6 +686,10 @@ int main(void) {
         tcase_add_test(calls, resume_is_cut_off_too);
         tcase_add_loop_test(away, refused_for_a_while, ENOENT, ENOENT + 1);
         tcase_add_loop_test(away, refused_for_a_while, ECONNREFUSED, ECONNREFUSED + 1);
+        for (int i = 0; i < (int)(sizeof(steps) / sizeof(steps[0])); i++)
+                if (strcmp(steps[i].method, ".Release\"") != 0) /* which is not the first call that its step makes */
+                        tcase_add_loop_test(away, stopping_is_waited_for, i, i + 1);
+        tcase_add_test(away, released_while_stopping);
         tcase_add_test(away, first_connection_is_not_patient);
         tcase_add_test(away, call_is_late_lease_stands);
         tcase_add_test(away, resume_is_answered_late);
