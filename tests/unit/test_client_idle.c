@@ -110,6 +110,26 @@ START_TEST(idle_client_without_leases_stays_away) {
 }
 END_TEST
 
+/* The end of a connection that carries no token is told without a call, too. */
+START_TEST(loss_is_seen_without_a_call) {
+        gpuipc_buffer *buffer;
+        gpuipc_error error;
+
+        check_fd_count_begin();
+        struct restart_broker *broker = broker_start();
+        broker->store = STORE_NONE;
+        gpuipc_client *client = connect_to(broker, 0);
+        buffer = allocate(client);
+        no_error(gpuipc_buffer_check(buffer, &error));
+        broker_crash(broker);
+        wait_for(gpuipc_buffer_check(buffer, &error) == GPUIPC_ERROR_LEASE_LOST);
+        ck_assert_int_eq(gpuipc_release(buffer, &error), GPUIPC_ERROR_LEASE_LOST);
+        gpuipc_client_free(client);
+        broker_stop(broker);
+        check_fd_count_end();
+}
+END_TEST
+
 /* A lease whose reply was lost, over a connection that carries none: ended without a call. */
 START_TEST(lost_reply_leaves_nothing) {
         gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
@@ -599,6 +619,7 @@ int main(void) {
 
         tcase_add_test(idle, idle_client_comes_back);
         tcase_add_test(idle, idle_client_without_leases_stays_away);
+        tcase_add_test(idle, loss_is_seen_without_a_call);
         tcase_add_test(idle, lost_reply_leaves_nothing);
         tcase_add_test(idle, loop_in_place_of_the_thread);
         tcase_add_loop_test(idle, nobody_waits_for_a_silent_daemon, 0, 2);

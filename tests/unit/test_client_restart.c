@@ -513,18 +513,6 @@ START_TEST(lost_leases_say_why) {
 }
 END_TEST
 
-/* The end of a connection that carries no token is told without a call, too. */
-START_TEST(loss_is_seen_without_a_call) {
-        struct scene scene;
-
-        scene_open(&scene, STORE_NONE, 20000, 0);
-        no_error(&scene, gpuipc_buffer_check(scene.held, &scene.error));
-        broker_crash(scene.broker);
-        wait_for(gpuipc_buffer_check(scene.held, &scene.error) == GPUIPC_ERROR_LEASE_LOST);
-        scene_close(&scene);
-}
-END_TEST
-
 /* One buffer of several does not outlive the daemon. */
 START_TEST(one_lease_is_lost) {
         gpuipc_buffer *more[3];
@@ -696,7 +684,6 @@ int main(void) {
         tcase_add_test(away, daemon_never_comes_back);
         tcase_add_test(away, no_longer_allowed_in);
         tcase_add_loop_test(lost, lost_leases_say_why, 0, (int)(sizeof(losses) / sizeof(losses[0])));
-        tcase_add_test(lost, loss_is_seen_without_a_call);
         tcase_add_test(lost, one_lease_is_lost);
         tcase_add_test(lost, busy_daemon_is_asked_again);
         tcase_add_test(lost, call_that_kills_is_given_up);
