@@ -160,18 +160,14 @@ static bool readable(const gpuipc_client *client) {
 }
 
 /* By the caller's own loop. Nothing happens without it. */
-static void loop_until(gpuipc_client *client, bool (*done)(void *data), void *data) {
+static void loop_until_back(gpuipc_client *client, int64_t restarts) {
         struct pollfd fd = { .fd = gpuipc_client_fd(client), .events = POLLIN };
         gpuipc_error error;
 
-        while (!done(data)) {
+        while (gpuipc_client_restarts(client) < restarts) {
                 ck_assert_int_eq(poll(&fd, 1, WAIT_MS), 1);
                 no_error(gpuipc_client_dispatch(client, &error));
         }
-}
-
-static bool attached(void *data) {
-        return broker_attached(data) == 1;
 }
 
 START_TEST(loop_in_place_of_the_thread) {
@@ -202,7 +198,8 @@ START_TEST(loop_in_place_of_the_thread) {
                         ck_assert_int_ge(now_ms() - begun, 34); /* pauses between them, half of 10, 20 and 40 at least */
                         fake_up(broker->fake);
                 }
-                loop_until(client, attached, broker);
+                loop_until_back(client, i + 1);
+                ck_assert_uint_eq(broker_attached(broker), 1);
         }
         no_error(gpuipc_release(buffer, &error));
         gpuipc_client_free(client);
@@ -564,7 +561,7 @@ START_TEST(fork_during_the_outage) {
         ck_assert_int_eq(*shared, 1);
         fake_up(broker->fake);
         if (_i == 1)
-                loop_until(client, attached, broker);
+                loop_until_back(client, 1);
         wait_for(broker_attached(broker) == 1);
         ck_assert_uint_eq(broker_resumes(broker), 1);
         ck_assert_int_eq(fake_peers(broker->fake), 2);
