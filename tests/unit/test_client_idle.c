@@ -140,7 +140,7 @@ START_TEST(lost_reply_leaves_nothing) {
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
         options.socket_path = broker->fake->path;
-        options.timeout_ms = (int)(deadline_in(250) - now_ms());
+        options.timeout_ms = (int)(deadline_in(800) - now_ms());
         no_error(gpuipc_connect(&options, &client, &error));
         broker->down_at_crash = true;
         broker_plan(broker, (struct broker_plan){ .method = ".Allocate\"", .n_bytes = 20 });
@@ -236,7 +236,7 @@ END_TEST
 
 struct opener {
         gpuipc_client *client;
-        int64_t owner;
+        int64_t owner, wait_ms; /* 0: ten seconds */
         pthread_t thread;
         gpuipc_buffer *buffer;
         gpuipc_error error;
@@ -248,7 +248,7 @@ static void *open_waiting(void *arg) {
         gpuipc_open_options options = GPUIPC_OPEN_OPTIONS_INIT;
 
         options.owner = opener->owner;
-        options.wait_ms = 10000;
+        options.wait_ms = opener->wait_ms ? opener->wait_ms : 10000;
         opener->r = gpuipc_open_name(opener->client, "late", &options, &opener->buffer, &opener->error);
         return NULL;
 }
@@ -302,6 +302,36 @@ START_TEST(waits_go_on_with_what_is_left) {
         wait_for(broker_attached(broker) == 1);
         no_error(gpuipc_release(opener.buffer, &error));
         ck_assert_uint_eq(broker_leases(broker), 0);
+        gpuipc_client_free(client);
+        broker_stop(broker);
+        check_fd_count_end();
+}
+END_TEST
+
+/* The same over the wait's own connection, which nobody uses any more: the call is out of time, and its lease ended all the same. */
+START_TEST(wait_that_was_lost_leaves_nothing) {
+        gpuipc_open_options options = GPUIPC_OPEN_OPTIONS_INIT;
+        gpuipc_error error;
+
+        check_fd_count_begin();
+        struct restart_broker *broker = broker_start();
+        broker->no_names = true;
+        gpuipc_client *client = connect_to(broker, 0);
+        struct opener opener = { .client = client, .owner = 5 };
+        client->timeout_ms = (int)(deadline_in(400) - now_ms());
+        opener.wait_ms = 400;
+        ck_assert_int_eq(pthread_create(&opener.thread, NULL, open_waiting, &opener), 0);
+        wait_for(fake_count(broker->fake, "wait_ms", NULL) == 1);
+        broker->down_at_crash = true;
+        broker_grant_waiting(broker, 10);
+        ck_assert_int_eq(pthread_join(opener.thread, NULL), 0);
+        ck_assert_int_eq(opener.r, GPUIPC_ERROR_UNREACHABLE);
+        ck_assert_uint_eq(broker_leases(broker), 1);
+        fake_up(broker->fake);
+        wait_for(broker_leases(broker) == 0);
+        wait_for(fake_open_peers(broker->fake) <= 2);
+        options.owner = 5;
+        ck_assert_int_eq(gpuipc_open_name(client, "late", &options, &opener.buffer, &error), GPUIPC_ERROR_NO_SUCH_BUFFER);
         gpuipc_client_free(client);
         broker_stop(broker);
         check_fd_count_end();
@@ -621,6 +651,7 @@ int main(void) {
         tcase_add_test(idle, loop_in_place_of_the_thread);
         tcase_add_loop_test(idle, nobody_waits_for_a_silent_daemon, 0, 2);
         tcase_add_loop_test(waiting, waits_go_on_with_what_is_left, 0, 2);
+        tcase_add_test(waiting, wait_that_was_lost_leaves_nothing);
         tcase_add_test(waiting, watch_goes_on);
         tcase_add_test(waiting, watch_is_stopped_while_away);
         tcase_add_test(waiting, list_is_begun_anew);
