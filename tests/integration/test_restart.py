@@ -77,21 +77,26 @@ class Kept(RestartTest):
         guest.check()
         self.assert_books()
 
+    def open_kinds(self):
+        """(memory, states, pidfds) the daemon has open."""
+        names = list(open_fds(self.manager.pid).values())
+        return (sum(name.startswith("/memfd:gpuipc ") for name in names), sum("gpuipc-state" in name for name in names),
+                sum("pidfd" in name for name in names))
+
     def test_descriptors_exact(self):
-        """A daemon that took over and gave all back has as many descriptors open as one that began anew."""
+        """A daemon that took over has one descriptor open for each thing it holds, and none once it gave all back."""
         self.start()
-        idle = self.manager.settled_fds()
         guest = self.guest()
         leases = [guest.allocate()["lease"] for _ in range(20)]
         for number in ENDS:
             self.manager.restart(number)
             guest.resume()
-            # The buffers, the connection, and the process twice: as it was known before, and as it came back.
-            wait_for(lambda: len(open_fds(self.manager.pid)) == idle + 20 + 3, f"{idle + 23} descriptors")
+            # The process is known twice: from before, and as the one that came back.
+            wait_for(lambda: self.open_kinds() == (20, 1, 2), "20 buffers, the state, two pidfds")
         for lease in leases:
             guest.release(lease)
         guest.close()
-        wait_for(lambda: len(open_fds(self.manager.pid)) == idle, f"{idle} descriptors")
+        wait_for(lambda: self.open_kinds() == (0, 1, 0), "the state alone")
 
     def test_numbers_go_on(self):
         """No id and no event's number is given twice."""
