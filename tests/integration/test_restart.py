@@ -124,15 +124,14 @@ class Kept(RestartTest):
     def test_keeps_run_on(self):
         self.start()
         guest = self.guest()
-        short = guest.allocate(size=4096, name="short", keep_ms=700)
+        short = guest.allocate(size=4096, name="short", keep_ms=3000)
         long = guest.allocate(size=4096, name="long", keep_ms=3600000)
         for granted in (short, long):
             guest.release(granted["lease"])
         wait_for(lambda: [buffer["state"] for buffer in self.listed()[1]] == ["kept", "kept"], "the keeps")
-        began = time.monotonic()
         self.manager.restart()
+        self.assertEqual([buffer["state"] for buffer in self.listed()[1]], ["kept", "kept"])
         wait_for(lambda: [buffer["name"] for buffer in self.listed()[1]] == ["long"], "the short keep to end")
-        self.assertGreater(time.monotonic() - began, 0.3)
         self.manager.restart()
         self.assertEqual(self.listed()[1][0]["state"], "kept")
         guest.resume()
@@ -239,7 +238,7 @@ class Coming(RestartTest):
         guest.forget(leases[59])
 
     def test_parts_that_never_came(self):
-        self.start("--resume-sec=500ms")
+        self.start("--resume-sec=3s")
         guest = self.guest()
         leases = [guest.allocate()["lease"] for _ in range(3)]
         self.manager.restart()
@@ -329,7 +328,7 @@ class Coming(RestartTest):
 
     def test_nobody_came(self):
         """A process that lives drains; one that died while it waited is gone at once."""
-        self.start("--resume-sec=700ms")
+        self.start("--resume-sec=3s")
         guest, actor = self.guest(), self.actor(ALICE)
         lease = guest.allocate(name="n")["lease"]
         theirs = actor.call("Allocate", {"size": 1})["lease"]
