@@ -141,6 +141,17 @@ class Kept(RestartTest):
         guest.resume()
         guest.call("Free", {"name": "long"})
 
+    def test_a_keep_is_not_begun_anew(self):
+        """Its time runs on while there is no daemon."""
+        self.start()
+        guest = self.guest()
+        guest.release(guest.allocate(name="n", keep_ms=1500)["lease"])
+        over = time.monotonic() + 1.5
+        self.manager.end()
+        wait_for(lambda: time.monotonic() > over, "the keep to be over")
+        self.manager.start()
+        self.assertNotIn("kept", [buffer["state"] for buffer in self.listed()[1]])
+
     def test_charges(self):
         """Who pays after the owner has left is who pays after the restart."""
         self.start()
