@@ -8,20 +8,32 @@
 
 #include "error.h"
 #include "message.h"
+#include "outage.h"
 #include "proto/cleanup.h"
+#include "resume.h"
 #include "trace.h"
 
 /* ---- from a grant ----------------------------------------------------------------------------------------- */
+
+/* A forked child leaves the connection's list alone, which another thread of the parent may have had in hand. */
+static void claim_drop(gpuipc_client *client, struct claim *claim) {
+        if (client && process_is(client->mark)) {
+                (void)pthread_mutex_lock(&client->lock);
+                claim_leave(claim);
+                (void)pthread_mutex_unlock(&client->lock);
+        }
+        free(claim);
+}
 
 static void buffer_free(gpuipc_buffer *buffer) {
         if (!buffer)
                 return;
         mapping_put(buffer->mapping);
         fd_closep(&buffer->fd);
+        claim_drop(buffer->client, buffer->claim);
         client_unref(buffer->client);
         free(buffer->id);
         free(buffer->name);
-        free(buffer->lease);
         free(buffer->device);
         free(buffer->handle);
         free(buffer->ipc);
@@ -80,23 +92,13 @@ static int copy(char **to, const char *from) {
         return *to ? 0 : -ENOMEM;
 }
 
-static struct lease *lease_new(const char *id) {
-        size_t n = strlen(id) + 1;
-        struct lease *lease = malloc(sizeof(*lease) + n);
-        if (!lease)
-                return NULL;
-        lease->next = NULL;
-        (void)memcpy(lease->id, id, n);
-        return lease;
-}
-
 static int buffer_fill(gpuipc_buffer *buffer, const struct grant_reply *grant) {
         buffer->size = grant->buffer.size;
         buffer->allocated = grant->buffer.allocated;
         buffer->offset = grant->handle.offset;
         buffer->created_usec = grant->buffer.created_usec;
-        buffer->lease = lease_new(grant->lease);
-        if (!buffer->lease || copy(&buffer->id, grant->buffer.id) < 0 || copy(&buffer->name, grant->buffer.name) < 0 ||
+        buffer->claim = claim_new(grant->lease);
+        if (!buffer->claim || copy(&buffer->id, grant->buffer.id) < 0 || copy(&buffer->name, grant->buffer.name) < 0 ||
             copy(&buffer->device, grant->buffer.device) < 0 || copy(&buffer->ipc, grant->handle.ipc) < 0 ||
             copy(&buffer->handle, grant->handle.kind) < 0 || copy(&buffer->meta, grant->buffer.meta) < 0)
                 return -ENOMEM;
@@ -139,8 +141,10 @@ int buffer_from_reply(gpuipc_client *client, struct conn *conn, struct reply *re
         }
         buffer->client = client_ref(client);
         buffer->access = access;
-        buffer->conn = conn;
-        conn->leases++;
+        (void)pthread_mutex_lock(&client->lock);
+        buffer->claim->owned = true;
+        claim_join(buffer->claim, conn);
+        (void)pthread_mutex_unlock(&client->lock);
         *ret_buffer = buffer;
         return GPUIPC_OK;
 }
@@ -174,38 +178,81 @@ int gpuipc_buffer_map(gpuipc_buffer *buffer, void **ret_pointer, gpuipc_error *r
         return GPUIPC_OK;
 }
 
+/* What became of a lease that was leaving. GPUIPC_OK: over. */
+static int claim_verdict(gpuipc_client *client, const struct claim *claim, bool *ret_leaving, gpuipc_error *ret_error) {
+        enum claim_stand stand;
+        enum claim_loss why;
+
+        (void)pthread_mutex_lock(&client->lock);
+        stand = claim->stand;
+        why = claim->why;
+        (void)pthread_mutex_unlock(&client->lock);
+        *ret_leaving = stand == CLAIM_LEAVING;
+        return stand == CLAIM_LOST ? claim_lost(why, ret_error) : GPUIPC_OK;
+}
+
 /* Tells the daemon, over the connection that the caller has busy. */
-static int lease_send_release(gpuipc_buffer *buffer, int64_t deadline, gpuipc_error *ret_error) {
+static int release_send(gpuipc_client *client, struct conn *conn, const char *lease, int64_t deadline, gpuipc_error *ret_error) {
         _cleanup_(bytes_deinit) struct bytes message = { 0 };
         _cleanup_(reply_deinit) struct reply reply = { 0 };
-        struct release_params params = { .lease = buffer->lease->id };
+        struct release_params params = { .lease = lease };
         int r = message_put(&message, METHOD_RELEASE, &params, false, ret_error);
 
         if (r == GPUIPC_OK)
-                r = conn_call(buffer->conn, &message, deadline, &reply, ret_error);
-        if (r == GPUIPC_OK)
-                r = message_read(&reply, METHOD_RELEASE, NULL, ret_error);
-        buffer->conn->leases--;
+                r = outage_call(client, conn, &message, deadline, &reply, ret_error);
+        return r == GPUIPC_OK ? message_read(&reply, METHOD_RELEASE, NULL, ret_error) : r;
+}
+
+/* Over a connection that may be away: a session taken up again without the lease has ended it. */
+static int release_by(gpuipc_client *client, struct conn *conn, const struct claim *claim, int64_t deadline,
+                      gpuipc_error *ret_error) {
+        bool away = conn->resuming || !conn_open(conn), leaving;
+        int r = GPUIPC_OK, verdict;
+
+        for (unsigned n = 0; n <= OUTAGE_REPEATS_MAX; n++) {
+                if (away && (conn->resuming || resume_wanted(conn)))
+                        r = outage_mend(client, conn, deadline, ret_error);
+                else if (away)
+                        resume_forget(client, conn, resume_loss(client));
+                verdict = claim_verdict(client, claim, &leaving, ret_error);
+                if (verdict != GPUIPC_OK || !leaving)
+                        return verdict;
+                if (r == GPUIPC_OK)
+                        r = release_send(client, conn, claim->id, deadline, ret_error);
+                if (r != GPUIPC_ERROR_DISCONNECTED)
+                        return r;
+                away = true;
+        }
         return r;
 }
 
-/* A release that cannot be sent in time is left with the connection. */
-static int lease_release(gpuipc_buffer *buffer, gpuipc_error *ret_error) {
+static int buffer_release(gpuipc_buffer *buffer, gpuipc_error *ret_error) {
         gpuipc_client *client = buffer->client;
-        struct conn *conn = buffer->conn;
         int64_t deadline = client_deadline(client);
-        int r = client_take(client, conn, deadline, ret_error);
+        struct conn *conn;
+        bool leaving, unsent;
+        int r = client_take_leaving(client, buffer->claim, deadline, &conn, ret_error);
 
-        if (r != GPUIPC_OK) {
-                if (r == GPUIPC_ERROR_TIMED_OUT)
-                        client_release_later(client, conn, take_ptr(buffer->lease));
-                return r;
-        }
-        r = conn_settle(conn, deadline, ret_error);
         if (r == GPUIPC_ERROR_TIMED_OUT)
-                client_release_later(client, conn, take_ptr(buffer->lease));
+                buffer->claim = NULL; /* the connection's now */
+        if (r != GPUIPC_OK)
+                return r;
+        if (!conn)
+                return claim_verdict(client, buffer->claim, &leaving, ret_error);
+        if (!conn->resuming && !conn_alive(conn))
+                conn_close(conn);
+        if (conn_open(conn) && !conn->resuming)
+                r = conn_settle(conn, deadline, ret_error);
+        unsent = r == GPUIPC_ERROR_TIMED_OUT;
+        if (!unsent)
+                r = release_by(client, conn, buffer->claim, deadline, ret_error);
+        (void)pthread_mutex_lock(&client->lock);
+        /* What could not be said yet is left to whoever has the connection next. */
+        if (buffer->claim->conn && (unsent || (r != GPUIPC_OK && conn->away_usec != 0)))
+                claim_leave_behind(take_ptr(buffer->claim));
         else
-                r = lease_send_release(buffer, deadline, ret_error);
+                claim_leave(buffer->claim);
+        (void)pthread_mutex_unlock(&client->lock);
         client_put(client, conn);
         return r;
 }
@@ -223,7 +270,12 @@ int gpuipc_release(gpuipc_buffer *buffer_take, gpuipc_error *ret_error) {
         r = client_check(buffer->client, ret_error);
         if (r != GPUIPC_OK)
                 return r;
-        return lease_release(buffer, ret_error);
+        return buffer_release(buffer, ret_error);
+}
+
+int gpuipc_buffer_check(gpuipc_buffer *buffer, gpuipc_error *ret_error) {
+        int r = buffer_check(buffer, ret_error);
+        return r == GPUIPC_OK ? client_check_claim(buffer->client, buffer->claim, ret_error) : r;
 }
 
 /* ---- facts ------------------------------------------------------------------------------------------------ */
@@ -237,7 +289,7 @@ const char *gpuipc_buffer_name(const gpuipc_buffer *buffer) {
 }
 
 const char *gpuipc_buffer_lease(const gpuipc_buffer *buffer) {
-        return buffer->lease->id;
+        return buffer->claim->id;
 }
 
 const char *gpuipc_buffer_device(const gpuipc_buffer *buffer) {

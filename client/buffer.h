@@ -3,6 +3,7 @@
 #ifndef CLIENT_BUFFER_H
 #define CLIENT_BUFFER_H
 
+#include "claim.h"
 #include "client.h"
 #include "conn.h"
 #include "include/gpuipc.h"
@@ -10,8 +11,7 @@
 
 struct gpuipc_buffer {
         gpuipc_client *client; /* counted */
-        struct conn *conn;     /* carries the lease; the client's */
-        struct lease *lease;
+        struct claim *claim;   /* to the lease; knows the connection that carries it */
         char *id, *name, *device, *handle, *ipc, *meta;
         int64_t size, allocated, offset, created_usec;
         gpuipc_access access;

@@ -7,12 +7,15 @@
 
 #include "error.h"
 #include "message.h"
+#include "outage.h"
 #include "proto/cleanup.h"
+#include "resume.h"
 #include "trace.h"
 
-int call_main(gpuipc_client *client, enum method method, const void *params, struct reply *ret_reply,
+int call_main(gpuipc_client *client, enum method method, const void *params, struct reply *ret_reply, bool *ret_again,
               gpuipc_error *ret_error) {
         _cleanup_(bytes_deinit) struct bytes message = { 0 };
+        struct repeats repeats = { 0 };
         int64_t deadline;
         struct conn *conn;
         int r = client_check(client, ret_error);
@@ -25,33 +28,66 @@ int call_main(gpuipc_client *client, enum method method, const void *params, str
         r = client_take_main(client, deadline, &conn, ret_error);
         if (r != GPUIPC_OK)
                 return r;
-        r = conn_call(conn, &message, deadline, ret_reply, ret_error);
+        do {
+                r = outage_call(client, conn, &message, deadline, ret_reply, ret_error);
+        } while (r != GPUIPC_OK && (r = outage_repeat(client, conn, r, &repeats, deadline, ret_error)) == GPUIPC_OK);
         client_put(client, conn);
+        if (ret_again)
+                *ret_again = repeats.n > 0;
         return r;
 }
 
-/* A call over the main connection whose answer is nothing but yes or no. */
-static int call_plain(gpuipc_client *client, enum method method, const void *params, gpuipc_error *ret_error) {
+/* A call over the main connection whose answer is nothing but yes or no. `done` is the answer to one made a second time. */
+static int call_plain(gpuipc_client *client, enum method method, const void *params, int done, gpuipc_error *ret_error) {
         _cleanup_(reply_deinit) struct reply reply = { 0 };
-        int r = call_main(client, method, params, &reply, ret_error);
-        return r != GPUIPC_OK ? r : message_read(&reply, method, NULL, ret_error);
+        bool again = false;
+        int r = call_main(client, method, params, &reply, &again, ret_error);
+
+        if (r == GPUIPC_OK)
+                r = message_read(&reply, method, NULL, ret_error);
+        return again && r == done ? GPUIPC_OK : r;
 }
 
-int call_grant(gpuipc_client *client, const struct grant_call *call, bool side, int64_t wait_ms,
-               gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
+/* ---- leases ----------------------------------------------------------------------------------------------- */
+
+int call_put_grant(struct bytes *out, const struct grant_call *call, int64_t until_usec, gpuipc_error *ret_error) {
+        struct grant_call now = *call;
+        int64_t *wait_ms = call->method == METHOD_ALLOCATE ? &now.params.allocate.wait_ms : &now.params.open.wait_ms;
+
+        if (until_usec != SCHEMA_UNSET && until_usec != DEADLINE_NONE) {
+                int64_t left = (until_usec - clock_usec() + 999) / 1000;
+                *wait_ms = left > 1 ? left : 1; /* so that it is late rather than not there */
+        }
+        return message_put(out, call->method, &now.params, false, ret_error);
+}
+
+/* What is asked of the connection each time: its session's token when that is not known, then the lease. */
+static int grant_try(gpuipc_client *client, struct conn *conn, const struct grant_call *call, int64_t until_usec,
+                     int64_t deadline, struct reply *ret_reply, gpuipc_error *ret_error) {
         _cleanup_(bytes_deinit) struct bytes message = { 0 };
+        int r = resume_learn(client, conn, deadline, ret_error);
+
+        if (r == GPUIPC_OK)
+                r = call_put_grant(&message, call, until_usec, ret_error);
+        return r == GPUIPC_OK ? outage_call(client, conn, &message, deadline, ret_reply, ret_error) : r;
+}
+
+int call_grant(gpuipc_client *client, const struct grant_call *call, int64_t wait_ms, gpuipc_buffer **ret_buffer,
+               gpuipc_error *ret_error) {
         _cleanup_(reply_deinit) struct reply reply = { 0 };
+        struct repeats repeats = { 0 };
+        int64_t until = wait_ms > 0 ? deadline_after_ms(wait_ms) : SCHEMA_UNSET;
         int64_t deadline = deadline_extend_ms(client_deadline(client), wait_ms);
         struct conn *conn;
-        int r = message_put(&message, call->method, call->params, false, ret_error);
+        int r;
 
+        r = wait_ms > 0 ? client_take_side(client, deadline, &conn, ret_error)
+                        : client_take_main(client, deadline, &conn, ret_error);
         if (r != GPUIPC_OK)
                 return r;
-        r = side ? client_take_side(client, deadline, &conn, ret_error)
-                 : client_take_main(client, deadline, &conn, ret_error);
-        if (r != GPUIPC_OK)
-                return r;
-        r = conn_call(conn, &message, deadline, &reply, ret_error);
+        do {
+                r = grant_try(client, conn, call, repeats.n > 0 ? until : SCHEMA_UNSET, deadline, &reply, ret_error);
+        } while (r != GPUIPC_OK && (r = outage_repeat(client, conn, r, &repeats, deadline, ret_error)) == GPUIPC_OK);
         if (r == GPUIPC_OK)
                 r = buffer_from_reply(client, conn, &reply, call->method, call->access, deadline, ret_buffer, ret_error);
         client_put(client, conn);
@@ -78,8 +114,8 @@ static int check_meta(const struct allocate_params *params, gpuipc_error *ret_er
 int gpuipc_allocate(gpuipc_client *client, int64_t size, const gpuipc_allocate_options *options,
                     gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
         gpuipc_allocate_options o = GPUIPC_ALLOCATE_OPTIONS_INIT;
-        struct allocate_params params = { .size = size, .keep_ms = SCHEMA_UNSET, .wait_ms = SCHEMA_UNSET };
-        struct grant_call call = { .method = METHOD_ALLOCATE, .params = &params, .access = GPUIPC_RW };
+        struct grant_call call = { .method = METHOD_ALLOCATE, .access = GPUIPC_RW };
+        struct allocate_params *params = &call.params.allocate;
         int r = client_check(client, ret_error);
 
         if (r == GPUIPC_OK)
@@ -90,24 +126,25 @@ int gpuipc_allocate(gpuipc_client *client, int64_t size, const gpuipc_allocate_o
                 return error_parameter(ret_error, "ret_buffer", "a pointer to where the buffer goes");
         if (o.wait_ms < 0)
                 return error_parameter(ret_error, "wait_ms", "milliseconds, 0 for not waiting");
-        params.device = o.device;
-        params.name = o.name;
-        params.handle = o.handle;
-        params.mode = o.mode;
-        params.meta = o.meta;
-        params.label = o.label;
+        *params = (struct allocate_params){ .size = size, .keep_ms = SCHEMA_UNSET, .wait_ms = SCHEMA_UNSET };
+        params->device = o.device;
+        params->name = o.name;
+        params->handle = o.handle;
+        params->mode = o.mode;
+        params->meta = o.meta;
+        params->label = o.label;
         if (o.keep_ms != 0)
-                params.keep_ms = o.keep_ms;
-        r = check_meta(&params, ret_error);
+                params->keep_ms = o.keep_ms;
+        r = check_meta(params, ret_error);
         if (r != GPUIPC_OK)
                 return r;
         /* Asked without waiting first: what need not wait need not have a connection of its own for its lease. */
         trace_scope(TRACE_ALLOCATE, size);
-        r = call_grant(client, &call, false, 0, ret_buffer, ret_error);
+        r = call_grant(client, &call, 0, ret_buffer, ret_error);
         if (o.wait_ms == 0 || (r != GPUIPC_ERROR_QUOTA_EXCEEDED && r != GPUIPC_ERROR_OUT_OF_MEMORY))
                 return r;
-        params.wait_ms = o.wait_ms;
-        return call_grant(client, &call, true, o.wait_ms, ret_buffer, ret_error);
+        params->wait_ms = o.wait_ms;
+        return call_grant(client, &call, o.wait_ms, ret_buffer, ret_error);
 }
 
 /* ---- Seal, Free, Kick ------------------------------------------------------------------------------------- */
@@ -117,7 +154,7 @@ int gpuipc_seal(gpuipc_client *client, const char *id, gpuipc_error *ret_error) 
 
         if (!id)
                 return error_parameter(ret_error, "id", "a buffer's id");
-        return call_plain(client, METHOD_SEAL, &params, ret_error);
+        return call_plain(client, METHOD_SEAL, &params, GPUIPC_ERROR_ALREADY_SEALED, ret_error);
 }
 
 int gpuipc_free(gpuipc_client *client, const char *id, const char *name, gpuipc_error *ret_error) {
@@ -125,7 +162,7 @@ int gpuipc_free(gpuipc_client *client, const char *id, const char *name, gpuipc_
 
         if (!id == !name)
                 return error_parameter(ret_error, id ? "name" : "id", "NULL where the other is given, and only there");
-        return call_plain(client, METHOD_FREE, &params, ret_error);
+        return call_plain(client, METHOD_FREE, &params, GPUIPC_ERROR_NO_SUCH_BUFFER, ret_error);
 }
 
 int gpuipc_kick(gpuipc_client *client, const char *session, gpuipc_error *ret_error) {
@@ -133,5 +170,5 @@ int gpuipc_kick(gpuipc_client *client, const char *session, gpuipc_error *ret_er
 
         if (!session)
                 return error_parameter(ret_error, "session", "a session's id, as gpuipc_list() tells");
-        return call_plain(client, METHOD_KICK, &params, ret_error);
+        return call_plain(client, METHOD_KICK, &params, GPUIPC_ERROR_NO_SUCH_SESSION, ret_error);
 }

@@ -6,20 +6,28 @@
 #include "buffer.h"
 #include "client.h"
 #include "deadline.h"
+#include "proto/schema.h"
 
-/* One call, one reply, over the main connection. */
-int call_main(gpuipc_client *client, enum method method, const void *params, struct reply *ret_reply,
+/* One call, one reply, over the main connection; made again when the daemon went away meanwhile. `ret_again` (may be NULL)
+ * tells that it was, so that an earlier try may have done what was asked. */
+int call_main(gpuipc_client *client, enum method method, const void *params, struct reply *ret_reply, bool *ret_again,
               gpuipc_error *ret_error);
 
 /* A call that is answered with a lease. */
 struct grant_call {
         enum method method;
-        const void *params;
+        union {
+                struct allocate_params allocate;
+                struct open_params open;
+        } params;
         gpuipc_access access;
 };
 
-/* Over the main connection or a side one; the lease stays with it. `wait_ms` is what the params say, 0 for none. */
-int call_grant(gpuipc_client *client, const struct grant_call *call, bool side, int64_t wait_ms,
-               gpuipc_buffer **ret_buffer, gpuipc_error *ret_error);
+/* Over the main connection, or over a side one when it waits; the lease stays with it. `wait_ms` 0: it does not. */
+int call_grant(gpuipc_client *client, const struct grant_call *call, int64_t wait_ms, gpuipc_buffer **ret_buffer,
+               gpuipc_error *ret_error);
+
+/* The call as bytes, but to wait until `until_usec` only; SCHEMA_UNSET: as its params say. */
+int call_put_grant(struct bytes *out, const struct grant_call *call, int64_t until_usec, gpuipc_error *ret_error);
 
 #endif

@@ -8,8 +8,10 @@
 
 #include "deadline.h"
 #include "error.h"
+#include "outage.h"
 #include "owner.h"
 #include "proto/cleanup.h"
+#include "resume.h"
 #include "watch.h"
 
 /* ---- life ------------------------------------------------------------------------------------------------- */
@@ -30,6 +32,7 @@ static void client_destroy(gpuipc_client *client) {
                 (void)pthread_cond_destroy(&client->changed);
                 (void)pthread_mutex_destroy(&client->lock);
         }
+        warden_deinit(&client->warden);
         free(client->path);
         free(client);
 }
@@ -76,6 +79,9 @@ static gpuipc_client *client_new(const gpuipc_connect_options *options) {
         }
         client->refs = 1;
         client->mark = process_mark();
+        client->warden = (struct warden){ .epoll_fd = -1, .timer_fd = -1 };
+        client->restart_ms = options->restart_ms == 0 ? OUTAGE_RESTART_MS : options->restart_ms;
+        client->no_thread = options->no_thread != 0;
         client->timeout_ms = options->timeout_ms == 0 ? CLIENT_TIMEOUT_MS : options->timeout_ms;
         client->uid = owner_uid(&client->uid_sure);
         return client;
@@ -93,10 +99,14 @@ int gpuipc_connect(const gpuipc_connect_options *options, gpuipc_client **ret_cl
                 return r;
         if (o.timeout_ms < -1)
                 return error_parameter(ret_error, "timeout_ms", "milliseconds, 0 for 30 seconds or -1 for none");
+        if (o.restart_ms < -1)
+                return error_parameter(ret_error, "restart_ms", "milliseconds, 0 for 30 seconds or -1 for not at all");
         client = client_new(&o);
         if (!client)
                 return error_no_memory(ret_error);
         r = conn_connect(client->main, client->path, client_deadline(client), ret_error);
+        if (r == GPUIPC_OK && client->no_thread)
+                r = warden_start(client, ret_error); /* so that there is a descriptor to wait for from the start */
         if (r != GPUIPC_OK)
                 return r;
         *ret_client = take_ptr(client);
@@ -109,16 +119,27 @@ void gpuipc_client_free(gpuipc_client *client) {
         if (!process_is(client->mark)) {
                 for (struct conn *conn = client->conns; conn; conn = conn->next)
                         conn_abandon(conn);
+                warden_deinit(&client->warden);
                 client_unref(client);
                 return;
         }
         (void)pthread_mutex_lock(&client->lock);
         client->closed = true;
-        for (struct conn *conn = client->conns; conn; conn = conn->next)
+        (void)pthread_mutex_unlock(&client->lock);
+        warden_stop(client);
+        (void)pthread_mutex_lock(&client->lock);
+        for (struct conn *conn = client->conns; conn; conn = conn->next) {
                 conn_close(conn);
+                claim_end_all(conn, LOSS_CLIENT_FREED);
+        }
         watch_stop_all(client->watches);
         (void)pthread_mutex_unlock(&client->lock);
+        warden_deinit(&client->warden);
         client_unref(client);
+}
+
+int64_t gpuipc_client_restarts(const gpuipc_client *client) {
+        return atomic_load(&client->restarts);
 }
 
 const char *gpuipc_client_socket(const gpuipc_client *client) {
@@ -168,33 +189,55 @@ static int client_ended(gpuipc_error *ret_error) {
                          "The client was freed, and its leases ended with it. Release buffers before gpuipc_client_free().");
 }
 
-/* Waits, under the lock, until *conn is not busy, and makes it so. */
+/* Waits, under the lock, until *conn is not busy, and makes it so. It may become NULL meanwhile. */
 static int take_locked(gpuipc_client *client, struct conn *const *conn, int64_t deadline, gpuipc_error *ret_error) {
         struct timespec until = usec_to_timespec(deadline);
 
-        while ((*conn)->busy && !client->closed) {
+        while (*conn && (*conn)->busy && !client->closed) {
                 int r = deadline == DEADLINE_NONE ? pthread_cond_wait(&client->changed, &client->lock)
                                                   : pthread_cond_timedwait(&client->changed, &client->lock, &until);
-                if (r == ETIMEDOUT && (*conn)->busy)
+                if (r == ETIMEDOUT && *conn && (*conn)->busy)
                         return error_set(ret_error, GPUIPC_ERROR_TIMED_OUT, 0, NULL,
                                          "Another thread's call on this client was not answered in time, so this one could "
                                          "not be made.");
         }
         if (client->closed)
                 return client_ended(ret_error);
-        (*conn)->busy = true;
+        if (*conn)
+                (*conn)->busy = true;
         return GPUIPC_OK;
 }
 
-int client_take(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
+int client_take_leaving(gpuipc_client *client, struct claim *claim, int64_t deadline, struct conn **ret_conn,
+                        gpuipc_error *ret_error) {
         int r;
 
         (void)pthread_mutex_lock(&client->lock);
-        r = take_locked(client, &conn, deadline, ret_error);
+        /* From here on, so that whoever takes the session up again meanwhile does it without this lease. */
+        if (claim->stand == CLAIM_STANDS)
+                claim->stand = CLAIM_LEAVING;
+        r = take_locked(client, &claim->conn, deadline, ret_error);
+        *ret_conn = r == GPUIPC_OK ? claim->conn : NULL;
+        if (r == GPUIPC_ERROR_TIMED_OUT)
+                claim_leave_behind(claim);
         (void)pthread_mutex_unlock(&client->lock);
-        if (r == GPUIPC_OK && !conn_alive(conn))
-                conn_close(conn);
         return r;
+}
+
+int client_check_claim(gpuipc_client *client, const struct claim *claim, gpuipc_error *ret_error) {
+        struct conn *conn;
+        enum claim_loss why;
+
+        (void)pthread_mutex_lock(&client->lock);
+        conn = claim->conn;
+        /* Where nothing brings a connection back, and nobody looks after it, its end may not have been noticed. */
+        if (conn && !conn->busy && !conn->token && (!conn_open(conn) || conn_peek(conn) < 0)) {
+                conn_close(conn);
+                claim_end_all(conn, resume_loss(client));
+        }
+        why = claim->stand == CLAIM_LOST ? claim->why : LOSS_NONE;
+        (void)pthread_mutex_unlock(&client->lock);
+        return why == LOSS_NONE ? GPUIPC_OK : claim_lost(why, ret_error);
 }
 
 /* A new object in the list, busy, not connected; under the lock. NULL: no memory. */
@@ -220,36 +263,16 @@ static void remove_locked(gpuipc_client *client, struct conn *conn) {
         process_unlock();
 }
 
-/* Connects what the caller has busy; gives it back on failure. */
-static int connect_or_put(gpuipc_client *client, struct conn *conn, int64_t deadline, struct conn **ret_conn,
-                          gpuipc_error *ret_error) {
-        int r = conn_connect(conn, client->path, deadline, ret_error);
+/* Sees to it that what the caller has busy is connected; gives it back on failure. */
+static int mend_or_put(gpuipc_client *client, struct conn *conn, int64_t deadline, struct conn **ret_conn,
+                       gpuipc_error *ret_error) {
+        int r = outage_mend(client, conn, deadline, ret_error);
         if (r != GPUIPC_OK) {
                 client_put(client, conn);
                 return r;
         }
         *ret_conn = conn;
         return GPUIPC_OK;
-}
-
-/* The main connection is over. Leases that died with it keep its object; a new one takes its place then. */
-static int replace_main(gpuipc_client *client, struct conn *conn, int64_t deadline, struct conn **ret_conn,
-                        gpuipc_error *ret_error) {
-        struct conn *fresh = conn;
-
-        conn_close(conn);
-        (void)pthread_mutex_lock(&client->lock);
-        if (conn->leases > 0) {
-                fresh = add_locked(client);
-                conn->busy = false;
-                (void)pthread_cond_broadcast(&client->changed);
-        }
-        if (fresh)
-                client->main = fresh;
-        (void)pthread_mutex_unlock(&client->lock);
-        if (!fresh)
-                return error_no_memory(ret_error);
-        return connect_or_put(client, fresh, deadline, ret_conn, ret_error);
 }
 
 int client_take_main(gpuipc_client *client, int64_t deadline, struct conn **ret_conn, gpuipc_error *ret_error) {
@@ -262,8 +285,8 @@ int client_take_main(gpuipc_client *client, int64_t deadline, struct conn **ret_
         (void)pthread_mutex_unlock(&client->lock);
         if (r != GPUIPC_OK)
                 return r;
-        if (!conn_alive(conn))
-                return replace_main(client, conn, deadline, ret_conn, ret_error);
+        if (conn->resuming || !conn_alive(conn))
+                return mend_or_put(client, conn, deadline, ret_conn, ret_error);
         *ret_conn = conn;
         return GPUIPC_OK;
 }
@@ -273,7 +296,7 @@ int client_take_side(gpuipc_client *client, int64_t deadline, struct conn **ret_
 
         (void)pthread_mutex_lock(&client->lock);
         for (conn = client->conns; conn; conn = conn->next)
-                if (conn != client->main && !conn->busy && conn->leases == 0)
+                if (conn != client->main && !conn->busy && conn->n_claims == 0)
                         break;
         if (conn)
                 conn->busy = true;
@@ -282,8 +305,11 @@ int client_take_side(gpuipc_client *client, int64_t deadline, struct conn **ret_
         (void)pthread_mutex_unlock(&client->lock);
         if (!conn)
                 return error_no_memory(ret_error);
-        if (!conn_quiet(conn))
-                return connect_or_put(client, conn, deadline, ret_conn, ret_error);
+        if (conn->resuming || !conn_quiet(conn)) {
+                if (!conn->resuming)
+                        conn_close(conn);
+                return mend_or_put(client, conn, deadline, ret_conn, ret_error);
+        }
         *ret_conn = conn;
         return GPUIPC_OK;
 }
@@ -292,43 +318,57 @@ int client_take_side(gpuipc_client *client, int64_t deadline, struct conn **ret_
 static bool keep_locked(const gpuipc_client *client, const struct conn *conn) {
         size_t spares = 0;
 
+        if (resume_wanted(conn) && !conn_open(conn))
+                return true; /* what a lost reply granted is still to be ended */
         if (!conn_open(conn) || conn->owed)
                 return false;
         for (const struct conn *other = client->conns; other; other = other->next)
-                spares += other != conn && other != client->main && !other->busy && other->leases == 0;
+                spares += other != conn && other != client->main && !other->busy && other->n_claims == 0;
         return spares < CLIENT_SPARES_MAX;
 }
 
-void client_release_later(gpuipc_client *client, struct conn *conn, struct lease *lease_take) {
-        (void)pthread_mutex_lock(&client->lock);
-        lease_take->next = conn->unreleased;
-        conn->unreleased = lease_take;
-        (void)pthread_mutex_unlock(&client->lock);
-}
+/* Gives back what could not be when its buffer object went. Under the lock, let go meanwhile. */
+static void release_left_locked(gpuipc_client *client, struct conn *conn, int64_t deadline) {
+        struct claim *claim;
 
-/* Gives back what client_release_later() left while the connection was busy. Under the lock, let go meanwhile. */
-static void release_left_locked(gpuipc_client *client, struct conn *conn) {
-        while (conn->unreleased && !conn->owed) {
-                struct lease *lease = conn->unreleased;
-                conn->unreleased = lease->next;
+        while (conn_open(conn) && !conn->owed && (claim = claim_left_behind(conn))) {
+                claim_leave(claim);
                 (void)pthread_mutex_unlock(&client->lock);
-                conn_return_lease(conn, lease->id, client_deadline(client));
-                conn->leases--;
-                free(lease);
+                conn_return_lease(conn, claim->id, deadline);
+                free(claim);
                 (void)pthread_mutex_lock(&client->lock);
         }
 }
 
-void client_put(gpuipc_client *client, struct conn *conn) {
+/* Whether the warden is to go on with it. */
+static bool wants_warden(const struct conn *conn) {
+        return conn->look || conn->resuming || (resume_wanted(conn) && !conn_open(conn));
+}
+
+void client_put_by(gpuipc_client *client, struct conn *conn, int64_t deadline) {
         _cleanup_(conn_freep) struct conn *gone = NULL;
+        bool replies;
 
         (void)pthread_mutex_lock(&client->lock);
-        release_left_locked(client, conn);
+        release_left_locked(client, conn, deadline);
+        replies = conn->owed && (conn->resuming || conn->n_left > 0);
+        if (conn->epoll_fd >= 0 && conn->watched_in != replies) {
+                (void)pthread_mutex_unlock(&client->lock);
+                (void)warden_watch(client, conn, replies, NULL);
+                (void)pthread_mutex_lock(&client->lock);
+        }
+        if (wants_warden(conn))
+                warden_ring_locked(client);
         conn->busy = false;
-        if (conn != client->main && conn->leases == 0 && !keep_locked(client, conn)) {
+        if (conn != client->main && conn->n_claims == 0 && !keep_locked(client, conn)) {
                 remove_locked(client, conn);
+                conn_close(conn);
                 gone = conn;
         }
         (void)pthread_cond_broadcast(&client->changed);
         (void)pthread_mutex_unlock(&client->lock);
+}
+
+void client_put(gpuipc_client *client, struct conn *conn) {
+        client_put_by(client, conn, client_deadline(client));
 }

@@ -3,7 +3,8 @@
  *
  * Plain calls share the main connection, one after the other. A call that waits, and a list that streams, take a side
  * connection that carries no lease, so that nobody's Release ever stands behind them; a lease stays with the
- * connection that made it, and its Release goes there. Side connections without leases are reused. */
+ * connection that made it, and its Release goes there. Side connections without leases are reused. When the daemon goes
+ * away, whoever next has a connection busy brings it back (outage.h), and the warden those that nobody uses. */
 #ifndef CLIENT_CLIENT_H
 #define CLIENT_CLIENT_H
 
@@ -12,8 +13,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "claim.h"
 #include "conn.h"
 #include "include/gpuipc.h"
+#include "warden.h"
 #include "process.h"
 
 #define CLIENT_TIMEOUT_MS 30000
@@ -24,6 +27,9 @@ struct gpuipc_client {
         struct process_mark mark;
         char *path;
         int timeout_ms; /* -1: none */
+        int restart_ms; /* how long the daemon may be away; -1: not at all */
+        bool no_thread;
+        atomic_llong restarts;
         int64_t uid;    /* this process's at connect, as the daemon sees it; with the lock, until it is sure */
         bool uid_sure;  /* else the daemon has yet to be asked */
 
@@ -34,6 +40,8 @@ struct gpuipc_client {
         struct conn *main;      /* never NULL */
         struct gpuipc_watch *watches;
         bool closed;            /* gpuipc_client_free() was called */
+        bool given_up;          /* the daemon stayed away for too long, and has not been seen since */
+        struct warden warden;
 };
 
 gpuipc_client *client_ref(gpuipc_client *client);
@@ -49,14 +57,18 @@ int64_t client_deadline(const gpuipc_client *client);
 int client_take_main(gpuipc_client *client, int64_t deadline, struct conn **ret_conn, gpuipc_error *ret_error);
 int client_take_side(gpuipc_client *client, int64_t deadline, struct conn **ret_conn, gpuipc_error *ret_error);
 
-/* The connection of a lease. */
-int client_take(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuipc_error *ret_error);
+/* The connection of a lease, which may have ended; from now on the lease is leaving. GPUIPC_ERROR_LEASE_LOST. */
+int client_take_leaving(gpuipc_client *client, struct claim *claim, int64_t deadline, struct conn **ret_conn,
+                        gpuipc_error *ret_error);
+
+/* GPUIPC_OK while a lease stands, as far as can be told without asking the daemon; else GPUIPC_ERROR_LEASE_LOST. */
+int client_check_claim(gpuipc_client *client, const struct claim *claim, gpuipc_error *ret_error);
 
 /* Gives a connection back. A side one that still owes a reply and carries no lease is closed. */
 void client_put(gpuipc_client *client, struct conn *conn);
 
-/* The lease is to be released by whoever has the connection busy, when it is put back. */
-void client_release_later(gpuipc_client *client, struct conn *conn, struct lease *lease_take);
+/* The same; what was left behind is released by `deadline`. */
+void client_put_by(gpuipc_client *client, struct conn *conn, int64_t deadline);
 
 /* Copies what the caller's options struct has of ours; `options` may be NULL. `to` holds the defaults. */
 int client_options(void *to, size_t size, const void *options, gpuipc_error *ret_error);

@@ -6,11 +6,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include "deadline.h"
 #include "error.h"
+#include "claim.h"
 #include "message.h"
 #include "proto/cleanup.h"
 
@@ -23,37 +25,44 @@ void reply_deinit(struct reply *reply) {
 
 struct conn *conn_new(void) {
         struct conn *conn = calloc(1, sizeof(*conn));
-        if (conn)
-                wire_init(&conn->wire, -1, CONN_REPLY_MAX);
+        if (!conn)
+                return NULL;
+        wire_init(&conn->wire, -1, CONN_REPLY_MAX);
+        conn->epoll_fd = conn->watched_fd = -1;
         return conn;
 }
 
 void conn_free(struct conn *conn) {
         if (!conn)
                 return;
-        while (conn->unreleased) {
-                struct lease *lease = conn->unreleased;
-                conn->unreleased = lease->next;
-                free(lease);
-        }
+        for (struct claim *claim; (claim = claim_left_behind(conn));)
+                claim_end(claim, CLAIM_OVER, LOSS_NONE);
         wire_deinit(&conn->wire);
+        free(conn->token);
         free(conn);
 }
 
 void conn_close(struct conn *conn) {
+        /* By hand: a descriptor that a forked child inherited stays in the set when it is closed here. */
+        if (conn->epoll_fd >= 0 && conn_open(conn))
+                (void)epoll_ctl(conn->epoll_fd, EPOLL_CTL_DEL, conn->wire.fd, NULL);
+        conn->epoll_fd = -1;
         wire_deinit(&conn->wire);
         wire_init(&conn->wire, -1, CONN_REPLY_MAX);
-        conn->owed = conn->unasked = false;
+        conn->doubtful = conn->doubtful || (conn->owed && conn->token);
+        conn->owed = conn->unasked = conn->resuming = false;
 }
 
 void conn_abandon(struct conn *conn) {
+        conn->epoll_fd = -1; /* the set is the parent's too */
+        conn->n_left = 0;    /* and another of its threads may have had the list in hand */
         if (!conn->busy) {
                 conn_close(conn);
                 return;
         }
         fd_closep(&conn->wire.fd);
         wire_init(&conn->wire, -1, CONN_REPLY_MAX);
-        conn->unreleased = NULL;
+        conn->token = NULL;
 }
 
 /* ---- connecting ------------------------------------------------------------------------------------------- */
@@ -95,11 +104,11 @@ int conn_connect(struct conn *conn, const char *path, int64_t deadline, gpuipc_e
                 return error_connect(ret_error, errno, path);
         conn_close(conn);
         wire_init(&conn->wire, take_fd(&fd), CONN_REPLY_MAX);
+        conn->used = true;
         return GPUIPC_OK;
 }
 
-/* Bytes that wait unread: 1 some, 0 none, -EPIPE when the stream is at its end or broke. */
-static int conn_peek(const struct conn *conn) {
+int conn_peek(const struct conn *conn) {
         char c;
         ssize_t n = recv(conn->wire.fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
         if (n > 0)
@@ -122,8 +131,8 @@ bool conn_quiet(struct conn *conn) {
 static int lost(struct conn *conn, int system_errno, gpuipc_error *ret_error) {
         conn_close(conn);
         return error_set(ret_error, GPUIPC_ERROR_DISCONNECTED, system_errno, NULL,
-                         "The connection to the daemon ended: it has stopped, or it closed this session. Leases made over "
-                         "it are over; what is mapped stays mapped until it is released.");
+                         "The connection to the daemon ended: it has stopped, or it closed this session. Where leases made "
+                         "over it cannot be taken up again they are over; what is mapped stays mapped until it is released.");
 }
 
 static int late(gpuipc_error *ret_error) {
@@ -159,7 +168,7 @@ static int conn_flush(struct conn *conn, int64_t deadline) {
         }
 }
 
-static int flush(struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
+int conn_push(struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
         int r = conn_flush(conn, deadline);
         if (r == -ETIMEDOUT)
                 return late(ret_error);
@@ -172,7 +181,7 @@ int conn_send(struct conn *conn, const struct bytes *message, int64_t deadline, 
         if (wire_put(&conn->wire, message->data, message->n, NULL, 0, NULL, NULL) < 0)
                 return error_no_memory(ret_error);
         conn->owed = true;
-        return flush(conn, deadline, ret_error);
+        return conn_push(conn, deadline, ret_error);
 }
 
 static int senseless(struct conn *conn, const char *why, gpuipc_error *ret_error) {
@@ -273,7 +282,7 @@ int conn_settle(struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
         while (conn->owed) {
                 _cleanup_(reply_deinit) struct reply reply = { 0 };
                 struct grant_reply grant;
-                int r = flush(conn, deadline, ret_error);
+                int r = conn_push(conn, deadline, ret_error);
                 if (r == GPUIPC_OK)
                         r = conn_receive(conn, deadline, &reply, ret_error);
                 if (r != GPUIPC_OK)

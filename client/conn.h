@@ -18,20 +18,33 @@
 
 #define CONN_REPLY_MAX ((size_t)16 << 20) /* bytes of one reply; a longer one makes no sense */
 
-/* A lease's id, in a form that can stand in a list without further memory. */
-struct lease {
-        struct lease *next;
-        char id[];
-};
+struct claim;
 
 struct conn {
-        struct conn *next;        /* the pool's list */
-        struct wire wire;         /* wire.fd is -1 while there is no connection */
-        size_t leases;            /* leases that live in this connection */
-        struct lease *unreleased; /* to be given back as soon as the connection is idle; under the client's lock */
-        bool busy;                /* some thread is using it */
-        bool owed;                /* a call's last reply has not been received */
-        bool unasked;             /* something had come before the call was sent */
+        struct conn *next; /* the pool's list */
+        struct wire wire;  /* wire.fd is -1 while there is no connection */
+        bool busy;         /* some thread is using it */
+        bool owed;         /* a call's last reply has not been received */
+        bool unasked;      /* something had come before the call was sent */
+
+        /* The leases that live in this connection; under the client's lock. */
+        struct claim *claims;
+        size_t n_claims, n_left; /* all; those left behind by their buffer objects */
+
+        /* The session, which may outlive a connection; see resume.h. */
+        char *token;        /* takes the session up again; NULL: nothing does */
+        bool learned;       /* the daemon was asked for the token */
+        bool doubtful;      /* a connection broke with a call in flight: the daemon may have made a lease for it */
+        bool resuming;      /* connected anew, and the reply to Resume is awaited */
+        bool resume_more;   /* and further calls are to list the rest */
+        bool used;          /* was connected before */
+        int epoll_fd;       /* -1, or the set that it is in; borrowed */
+        bool watched_in;    /* replies are waited for there too */
+        int watched_fd;     /* -1, or its number there; under the client's lock, as is the next */
+        bool look;          /* the set says that something happened to it */
+        unsigned n_retries; /* since away_usec */
+        int64_t away_usec;  /* when the connection was found broken; 0: it is not */
+        int64_t retry_usec; /* when to try again */
 };
 
 struct reply {
@@ -51,7 +64,7 @@ static inline void conn_freep(struct conn **conn) {
         conn_free(*conn);
 }
 
-/* Closes the socket and whatever came over it; the object remains. */
+/* Closes the socket and whatever came over it; the object remains, and so do the session and its leases. */
 void conn_close(struct conn *conn);
 
 /* Lets go of the socket in a forked child, where another thread of the parent may have been using the connection:
@@ -80,6 +93,12 @@ int conn_receive(struct conn *conn, int64_t deadline, struct reply *ret_reply, g
  * GPUIPC_ERROR_TIMED_OUT and GPUIPC_ERROR_NO_MEMORY. */
 int conn_receive_any(struct conn *const *conns, size_t n, int64_t deadline, size_t *ret_which,
                      struct reply *ret_reply, gpuipc_error *ret_error);
+
+/* Sends what is left of a call that was not sent whole in time. */
+int conn_push(struct conn *conn, int64_t deadline, gpuipc_error *ret_error);
+
+/* Bytes that wait unread: 1 some, 0 none, -EPIPE when the stream is at its end or broke. */
+int conn_peek(const struct conn *conn);
 
 /* Receives what an earlier call that timed out still owes; a lease found there is given back. */
 int conn_settle(struct conn *conn, int64_t deadline, gpuipc_error *ret_error);

@@ -42,6 +42,7 @@ static const struct {
         STATUS(ERROR_MAP, "gpuipc.Map"),
         STATUS(ERROR_NO_MEMORY, "gpuipc.NoMemory"),
         STATUS(ERROR_CLOSED, "gpuipc.Closed"),
+        STATUS(ERROR_LEASE_LOST, "gpuipc.LeaseLost"),
 };
 
 const char *gpuipc_status_name(gpuipc_status status) {

@@ -8,7 +8,9 @@
 #include "error.h"
 #include "info.h"
 #include "message.h"
+#include "outage.h"
 #include "proto/cleanup.h"
+#include "seen.h"
 
 int gpuipc_get_status(gpuipc_client *client, void (*callback)(const gpuipc_status_info *status, void *data),
                       void *data, gpuipc_error *ret_error) {
@@ -17,7 +19,7 @@ int gpuipc_get_status(gpuipc_client *client, void (*callback)(const gpuipc_statu
         struct empty_params params = { 0 };
         struct status_reply status;
         gpuipc_status_info info;
-        int r = call_main(client, METHOD_GET_STATUS, &params, &reply, ret_error);
+        int r = call_main(client, METHOD_GET_STATUS, &params, &reply, NULL, ret_error);
 
         if (r == GPUIPC_OK)
                 r = message_read(&reply, METHOD_GET_STATUS, &status, ret_error);
@@ -39,6 +41,8 @@ struct stream {
         int (*buffer)(const gpuipc_buffer_info *buffer, void *data);
         int (*text)(const char *parameters, void *data);
         void *data;
+        struct seen *seen; /* the entries of lists */
+        bool *told;        /* a reply was handed on */
 };
 
 #define STREAM_ENOUGH (-1)
@@ -52,15 +56,20 @@ static int stream_run(gpuipc_client *client, struct conn *conn, const struct byt
                 _cleanup_(reply_deinit) struct reply reply = { 0 };
                 r = conn_receive(conn, client_deadline(client), &reply, ret_error);
                 if (r == GPUIPC_OK)
+                        r = outage_sees(client, conn, &reply, client_deadline(client), ret_error);
+                if (r == GPUIPC_OK)
                         r = stream->take(stream, &reply, ret_error);
         }
         return r;
 }
 
-/* A stream broken off leaves replies behind: client_put() closes its connection then. */
-static int stream_call(gpuipc_client *client, enum method method, const void *params, const struct stream *stream,
+/* A stream broken off leaves replies behind: client_put() closes its connection then. One that the daemon's end broke off
+ * begins anew. */
+static int stream_call(gpuipc_client *client, enum method method, const void *params, struct stream *stream,
                        gpuipc_error *ret_error) {
         _cleanup_(bytes_deinit) struct bytes message = { 0 };
+        _cleanup_(seen_deinit) struct seen seen = { 0 };
+        struct repeats repeats = { 0 };
         struct conn *conn;
         int r = message_put(&message, method, params, true, ret_error);
 
@@ -68,9 +77,24 @@ static int stream_call(gpuipc_client *client, enum method method, const void *pa
                 r = client_take_side(client, client_deadline(client), &conn, ret_error);
         if (r != GPUIPC_OK)
                 return r;
-        r = stream_run(client, conn, &message, stream, ret_error);
+        stream->seen = &seen;
+        for (;;) {
+                r = stream_run(client, conn, &message, stream, ret_error);
+                if (r == GPUIPC_OK || r == STREAM_ENOUGH)
+                        break;
+                r = outage_repeat(client, conn, r, &repeats, client_deadline(client), ret_error);
+                if (r != GPUIPC_OK)
+                        break;
+                seen_again(&seen);
+        }
         client_put(client, conn);
         return r == STREAM_ENOUGH ? GPUIPC_OK : r;
+}
+
+/* GPUIPC_OK: to be told, and noted. */
+static int stream_note(const struct stream *stream, const char *id, bool *ret_tell, gpuipc_error *ret_error) {
+        *ret_tell = !seen_has(stream->seen, id);
+        return *ret_tell && seen_add(stream->seen, id) < 0 ? error_no_memory(ret_error) : GPUIPC_OK;
 }
 
 static int list_params(gpuipc_client *client, const gpuipc_list_options *options, struct list_params *ret,
@@ -94,7 +118,10 @@ static int take_leases(const struct stream *stream, const struct reply *reply, g
 
         for (size_t i = 0; r == GPUIPC_OK && i < page.leases.n; i++) {
                 gpuipc_lease_info info = info_lease((const struct lease_info *)page.leases.items + i);
-                if (stream->lease(&info, stream->data) != 0)
+                bool tell;
+
+                r = stream_note(stream, info.id, &tell, ret_error);
+                if (r == GPUIPC_OK && tell && stream->lease(&info, stream->data) != 0)
                         return STREAM_ENOUGH;
         }
         return r;
@@ -119,7 +146,10 @@ static int take_buffers(const struct stream *stream, const struct reply *reply, 
 
         for (size_t i = 0; r == GPUIPC_OK && i < page.buffers.n; i++) {
                 gpuipc_buffer_info info = info_buffer((const struct buffer_info *)page.buffers.items + i);
-                if (stream->buffer(&info, stream->data) != 0)
+                bool tell;
+
+                r = stream_note(stream, info.id, &tell, ret_error);
+                if (r == GPUIPC_OK && tell && stream->buffer(&info, stream->data) != 0)
                         return STREAM_ENOUGH;
         }
         return r;
@@ -152,16 +182,33 @@ static int take_text(const struct stream *stream, const struct reply *reply, gpu
 
         if (reply->error)
                 return message_read(reply, text->method, NULL, ret_error);
+        *stream->told = true;
         if (stream->text && stream->text(codec_params_text(reply->doc), stream->data) != 0)
                 return STREAM_ENOUGH;
         return GPUIPC_OK;
+}
+
+/* Only looks, so that it may be asked twice. */
+static bool only_looks(enum method method) {
+        switch (method) {
+        case METHOD_GET_INFO:
+        case METHOD_GET_INTERFACE_DESCRIPTION:
+        case METHOD_GET_STATUS:
+        case METHOD_LIST:
+        case METHOD_LIST_BUFFERS:
+                return true;
+        default:
+                return false;
+        }
 }
 
 int gpuipc_call_json(gpuipc_client *client, const char *method, const char *parameters, int more,
                      int (*callback)(const char *parameters, void *data), void *data, gpuipc_error *ret_error) {
         _cleanup_(bytes_deinit) struct bytes message = { 0 };
         _cleanup_(conn_freep) struct conn *conn = NULL;
-        struct text_stream text = { .stream = { .take = take_text, .text = callback, .data = data } };
+        bool told = false;
+        struct text_stream text = { .stream = { .take = take_text, .text = callback, .data = data, .told = &told } };
+        struct repeats repeats = { 0 };
         int r = client_check(client, ret_error);
 
         if (r != GPUIPC_OK)
@@ -175,8 +222,12 @@ int gpuipc_call_json(gpuipc_client *client, const char *method, const char *para
         conn = conn_new();
         if (!conn)
                 return error_no_memory(ret_error);
-        r = conn_connect(conn, client->path, client_deadline(client), ret_error);
-        if (r == GPUIPC_OK)
+        r = outage_mend(client, conn, client_deadline(client), ret_error);
+        while (r == GPUIPC_OK) {
                 r = stream_run(client, conn, &message, &text.stream, ret_error);
+                if (r == GPUIPC_OK || told || !only_looks(text.method))
+                        break;
+                r = outage_repeat(client, conn, r, &repeats, client_deadline(client), ret_error);
+        }
         return r == STREAM_ENOUGH ? GPUIPC_OK : r;
 }

@@ -84,3 +84,12 @@ int message_read(const struct reply *reply, enum method method, void *ret, gpuip
                 return error_protocol(ret_error, "'%s' of a reply to %s", field, method_schemas[method].name);
         return GPUIPC_OK;
 }
+
+bool message_is_stopping(const struct reply *reply) {
+        struct failure failure = { 0 };
+        const char *field;
+
+        return reply->error && verdict_from_error_name(reply->error) == VERDICT_TOO_MANY_REQUESTS &&
+               codec_reply_params(reply->doc, error_schemas[VERDICT_TOO_MANY_REQUESTS], &failure, &field) == 0 &&
+               strcmp(failure.reason, VERDICT_REASON_STOPPING) == 0;
+}

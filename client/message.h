@@ -22,4 +22,7 @@ int message_check_json(const char *text, size_t n, const char *what, gpuipc_erro
 /* The reply's parameters, or its error as a status. `method` may be N_METHODS and `ret` NULL: no parameters wanted. */
 int message_read(const struct reply *reply, enum method method, void *ret, gpuipc_error *ret_error);
 
+/* Whether the reply only says that the daemon is on its way out. */
+bool message_is_stopping(const struct reply *reply);
+
 #endif

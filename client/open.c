@@ -5,7 +5,9 @@
 #include "calls.h"
 #include "error.h"
 #include "message.h"
+#include "outage.h"
 #include "proto/cleanup.h"
+#include "resume.h"
 #include "trace.h"
 
 #define OWNER_MINE_OR_ROOT (-1)
@@ -59,18 +61,18 @@ static int owners_of(gpuipc_client *client, int64_t owner, struct owners *ret, g
 }
 
 static struct grant_call open_call(const struct open_params *params) {
-        return (struct grant_call){ .method = METHOD_OPEN, .params = params,
+        return (struct grant_call){ .method = METHOD_OPEN, .params.open = *params,
                                     .access = params->access ? GPUIPC_RO : GPUIPC_RW };
 }
 
-static int open_now(gpuipc_client *client, struct open_params params, const struct owners *owners,
+static int open_now(gpuipc_client *client, const struct open_params *params, const struct owners *owners,
                     gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
-        struct grant_call call = open_call(&params);
+        struct grant_call call = open_call(params);
         int r = GPUIPC_ERROR_NO_SUCH_BUFFER;
 
         for (size_t i = 0; i < owners->n && r == GPUIPC_ERROR_NO_SUCH_BUFFER; i++) {
-                params.owner = owners->uids[i];
-                r = call_grant(client, &call, false, 0, ret_buffer, ret_error);
+                call.params.open.owner = owners->uids[i];
+                r = call_grant(client, &call, 0, ret_buffer, ret_error);
         }
         return r;
 }
@@ -88,43 +90,80 @@ static void drop_wait(gpuipc_client *client, struct conn *conn) {
         client_put(client, conn); /* closes it if its answer is still to come */
 }
 
-static int send_wait(gpuipc_client *client, struct open_params params, int64_t owner, int64_t deadline,
-                     struct conn **ret_conn, gpuipc_error *ret_error) {
-        _cleanup_(bytes_deinit) struct bytes message = { 0 };
+/* One of the waits: a call of its own over a connection of its own. */
+struct wait {
+        struct grant_call call;
         struct conn *conn;
+        struct repeats repeats;
+};
+
+struct waits {
+        struct wait waits[WAITS_MAX];
+        size_t n;
+        int64_t until_usec, deadline;
+};
+
+/* Asks for the lease, again when the daemon went away meanwhile. */
+static int wait_send(gpuipc_client *client, const struct waits *waits, struct wait *wait, int r, gpuipc_error *ret_error) {
+        while (r == GPUIPC_OK || (r = outage_repeat(client, wait->conn, r, &wait->repeats, waits->deadline, ret_error)) == GPUIPC_OK) {
+                _cleanup_(bytes_deinit) struct bytes message = { 0 };
+                int64_t until = wait->repeats.n > 0 ? waits->until_usec : SCHEMA_UNSET;
+
+                r = resume_learn(client, wait->conn, waits->deadline, ret_error);
+                if (r == GPUIPC_OK)
+                        r = call_put_grant(&message, &wait->call, until, ret_error);
+                if (r == GPUIPC_OK)
+                        r = conn_send(wait->conn, &message, waits->deadline, ret_error);
+                if (r == GPUIPC_OK)
+                        return r;
+        }
+        return r;
+}
+
+static int wait_start(gpuipc_client *client, struct waits *waits, const struct open_params *params, int64_t owner,
+                      gpuipc_error *ret_error) {
+        struct wait *wait = &waits->waits[waits->n];
         int r;
 
-        params.owner = owner;
-        r = message_put(&message, METHOD_OPEN, &params, false, ret_error);
-        if (r == GPUIPC_OK)
-                r = client_take_side(client, deadline, &conn, ret_error);
+        *wait = (struct wait){ .call = open_call(params) };
+        wait->call.params.open.owner = owner;
+        r = client_take_side(client, waits->deadline, &wait->conn, ret_error);
         if (r != GPUIPC_OK)
                 return r;
-        r = conn_send(conn, &message, deadline, ret_error);
+        r = wait_send(client, waits, wait, GPUIPC_OK, ret_error);
         if (r != GPUIPC_OK) {
-                client_put(client, conn);
+                client_put(client, wait->conn);
                 return r;
         }
-        *ret_conn = conn;
+        waits->n++;
         return GPUIPC_OK;
 }
 
 /* The first lease that any of the waits brings; the last one's error when none does. */
-static int receive_wait(gpuipc_client *client, struct conn **conns, size_t *n, gpuipc_access access, int64_t deadline,
-                        gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
+static int receive_wait(gpuipc_client *client, struct waits *waits, gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
         int r = GPUIPC_ERROR_NO_SUCH_BUFFER;
 
-        while (*n > 0) {
+        while (waits->n > 0) {
                 _cleanup_(reply_deinit) struct reply reply = { 0 };
+                struct conn *conns[WAITS_MAX];
+                struct wait *wait;
                 size_t which = 0;
-                r = conn_receive_any(conns, *n, deadline, &which, &reply, ret_error);
+
+                for (size_t i = 0; i < waits->n; i++)
+                        conns[i] = waits->waits[i].conn;
+                r = conn_receive_any(conns, waits->n, waits->deadline, &which, &reply, ret_error);
+                if (r == GPUIPC_OK)
+                        r = outage_sees(client, conns[which], &reply, waits->deadline, ret_error);
                 if (r == GPUIPC_ERROR_TIMED_OUT || r == GPUIPC_ERROR_NO_MEMORY)
                         return r;
+                wait = &waits->waits[which];
+                if (r == GPUIPC_ERROR_DISCONNECTED && (r = wait_send(client, waits, wait, r, ret_error)) == GPUIPC_OK)
+                        continue;
                 if (r == GPUIPC_OK)
-                        r = buffer_from_reply(client, conns[which], &reply, METHOD_OPEN, access, deadline, ret_buffer,
-                                              ret_error);
-                client_put(client, conns[which]);
-                conns[which] = conns[--*n];
+                        r = buffer_from_reply(client, wait->conn, &reply, METHOD_OPEN, wait->call.access, waits->deadline,
+                                              ret_buffer, ret_error);
+                client_put(client, wait->conn);
+                *wait = waits->waits[--waits->n];
                 if (r == GPUIPC_OK)
                         return r;
         }
@@ -133,20 +172,16 @@ static int receive_wait(gpuipc_client *client, struct conn **conns, size_t *n, g
 
 static int open_waiting_for_two(gpuipc_client *client, const struct open_params *params, const struct owners *owners,
                                 gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
-        int64_t deadline = deadline_extend_ms(client_deadline(client), params->wait_ms);
-        struct conn *conns[WAITS_MAX];
-        size_t n = 0;
+        struct waits waits = { .until_usec = deadline_after_ms(params->wait_ms),
+                               .deadline = deadline_extend_ms(client_deadline(client), params->wait_ms) };
         int r = GPUIPC_OK;
 
-        while (n < owners->n && r == GPUIPC_OK) {
-                r = send_wait(client, *params, owners->uids[n], deadline, &conns[n], ret_error);
-                n += r == GPUIPC_OK;
-        }
+        while (waits.n < owners->n && r == GPUIPC_OK)
+                r = wait_start(client, &waits, params, owners->uids[waits.n], ret_error);
         if (r == GPUIPC_OK)
-                r = receive_wait(client, conns, &n, params->access ? GPUIPC_RO : GPUIPC_RW, deadline, ret_buffer,
-                                 ret_error);
-        while (n > 0)
-                drop_wait(client, conns[--n]);
+                r = receive_wait(client, &waits, ret_buffer, ret_error);
+        while (waits.n > 0)
+                drop_wait(client, waits.waits[--waits.n].conn);
         return r;
 }
 
@@ -191,7 +226,7 @@ int gpuipc_open_name(gpuipc_client *client, const char *name, const gpuipc_open_
         r = owners_of(client, o.owner, &owners, ret_error);
         if (r != GPUIPC_OK)
                 return r;
-        r = open_now(client, params, &owners, ret_buffer, ret_error);
+        r = open_now(client, &params, &owners, ret_buffer, ret_error);
         if (r != GPUIPC_ERROR_NO_SUCH_BUFFER || o.wait_ms == 0)
                 return r;
         params.wait_ms = o.wait_ms;
@@ -199,7 +234,7 @@ int gpuipc_open_name(gpuipc_client *client, const char *name, const gpuipc_open_
                 return open_waiting_for_two(client, &params, &owners, ret_buffer, ret_error);
         params.owner = owners.uids[0];
         call = open_call(&params);
-        return call_grant(client, &call, true, o.wait_ms, ret_buffer, ret_error);
+        return call_grant(client, &call, o.wait_ms, ret_buffer, ret_error);
 }
 
 int gpuipc_open_id(gpuipc_client *client, const char *id, const gpuipc_open_options *options,
@@ -217,5 +252,5 @@ int gpuipc_open_id(gpuipc_client *client, const char *id, const gpuipc_open_opti
         params.label = o.label;
         trace_scope(TRACE_OPEN, 0);
         call = open_call(&params);
-        return call_grant(client, &call, false, 0, ret_buffer, ret_error);
+        return call_grant(client, &call, 0, ret_buffer, ret_error);
 }

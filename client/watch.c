@@ -9,12 +9,13 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
+#include <sys/timerfd.h>
 
 #include "calls.h"
 #include "error.h"
 #include "info.h"
 #include "message.h"
+#include "outage.h"
 #include "proto/cleanup.h"
 
 struct gpuipc_watch {
@@ -22,9 +23,12 @@ struct gpuipc_watch {
         gpuipc_watch *next, **link; /* the client's list; under its lock */
         struct conn *conn;
         int epoll_fd; /* what the user polls: the connection, or bell_fd */
-        int bell_fd;  /* readable while something is to be told that the socket does not show */
+        int bell_fd;  /* a clock, readable when something is to be told that the socket does not show, or to be tried */
+        int64_t bell_usec; /* what it is set to by the thread that takes events */
         atomic_bool stopped;
-        bool ringing; /* the bell is rung for what was already received */
+        int64_t last;       /* event handed out, or what the watch began with; negative: none */
+        int64_t back_usec;  /* when the connection was made or came back */
+        unsigned n_breaks;  /* soon after that, in a row */
 
         /* The event handed out last. */
         struct reply reply;
@@ -75,31 +79,43 @@ static int watch_add_fd(gpuipc_watch *watch, int fd) {
         return epoll_ctl(watch->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
 }
 
+static int watch_add_conn(gpuipc_watch *watch) {
+        int r = watch_add_fd(watch, watch->conn->wire.fd);
+        if (r < 0)
+                return r;
+        watch->conn->epoll_fd = watch->epoll_fd;
+        watch->back_usec = clock_usec();
+        return 0;
+}
+
 static int watch_make_fds(gpuipc_watch *watch) {
         int r;
 
         watch->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
         if (watch->epoll_fd < 0)
                 return -errno;
-        watch->bell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        watch->bell_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
         if (watch->bell_fd < 0)
                 return -errno;
         r = watch_add_fd(watch, watch->bell_fd);
-        return r < 0 ? r : watch_add_fd(watch, watch->conn->wire.fd);
+        return r < 0 ? r : watch_add_conn(watch);
+}
+
+static int watch_put(struct bytes *message, int64_t since, gpuipc_error *ret_error) {
+        struct watch_params params = { .since = since < 0 ? SCHEMA_UNSET : since };
+        return message_put(message, METHOD_WATCH, &params, true, ret_error);
 }
 
 /* One call first: once it is answered the daemon has this connection before it, so that what the caller does next on
  * another one comes after the watch. */
-static int watch_begin(gpuipc_watch *watch, int64_t since, gpuipc_error *ret_error) {
+static int watch_begin(gpuipc_watch *watch, int64_t since, int64_t deadline, gpuipc_error *ret_error) {
         _cleanup_(bytes_deinit) struct bytes hello = { 0 }, message = { 0 };
         _cleanup_(reply_deinit) struct reply reply = { 0 };
-        struct watch_params params = { .since = since < 0 ? SCHEMA_UNSET : since };
         struct empty_params empty = { 0 };
-        int64_t deadline = client_deadline(watch->client);
         int r = message_put(&hello, METHOD_GET_INFO, &empty, false, ret_error);
 
         if (r == GPUIPC_OK)
-                r = message_put(&message, METHOD_WATCH, &params, true, ret_error);
+                r = watch_put(&message, since, ret_error);
         if (r == GPUIPC_OK)
                 r = conn_call(watch->conn, &hello, deadline, &reply, ret_error);
         if (r == GPUIPC_OK)
@@ -111,6 +127,8 @@ static int watch_begin(gpuipc_watch *watch, int64_t since, gpuipc_error *ret_err
 
 int gpuipc_watch_new(gpuipc_client *client, int64_t since, gpuipc_watch **ret_watch, gpuipc_error *ret_error) {
         _cleanup_(watch_destroyp) gpuipc_watch *watch = NULL;
+        struct repeats repeats = { 0 };
+        int64_t deadline;
         int r = client_check(client, ret_error);
 
         if (r != GPUIPC_OK)
@@ -122,12 +140,19 @@ int gpuipc_watch_new(gpuipc_client *client, int64_t since, gpuipc_watch **ret_wa
                 return error_no_memory(ret_error);
         watch->epoll_fd = watch->bell_fd = -1;
         watch->client = client_ref(client);
+        watch->last = since;
+        watch->bell_usec = DEADLINE_NONE;
         watch->conn = conn_new();
         if (!watch->conn)
                 return error_no_memory(ret_error);
-        r = conn_connect(watch->conn, client->path, client_deadline(client), ret_error);
-        if (r == GPUIPC_OK)
-                r = watch_begin(watch, since, ret_error);
+        deadline = client_deadline(client);
+        r = outage_mend(client, watch->conn, deadline, ret_error);
+        while (r == GPUIPC_OK) {
+                r = watch_begin(watch, since, deadline, ret_error);
+                if (r == GPUIPC_OK)
+                        break;
+                r = outage_repeat(client, watch->conn, r, &repeats, deadline, ret_error);
+        }
         if (r != GPUIPC_OK)
                 return r;
         r = watch_make_fds(watch);
@@ -139,9 +164,17 @@ int gpuipc_watch_new(gpuipc_client *client, int64_t since, gpuipc_watch **ret_wa
         return GPUIPC_OK;
 }
 
+/* The bell is readable from then on: 0 at once, DEADLINE_NONE not. */
+static void bell_set(gpuipc_watch *watch, int64_t usec) {
+        struct itimerspec when = { 0 };
+
+        if (usec != DEADLINE_NONE)
+                when.it_value = usec_to_timespec(usec < 1 ? 1 : usec);
+        (void)timerfd_settime(watch->bell_fd, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
 static void watch_ring(gpuipc_watch *watch) {
-        uint64_t one = 1;
-        (void)!write(watch->bell_fd, &one, sizeof(one));
+        bell_set(watch, 0);
 }
 
 void gpuipc_watch_stop(gpuipc_watch *watch) {
@@ -191,15 +224,19 @@ static int watch_closed(gpuipc_error *ret_error, const char *by) {
 
 /* An event that was received together with the one before, and the end, show nowhere but here. */
 static void watch_set_bell(gpuipc_watch *watch) {
-        bool more = !watch->conn->owed || wire_ready(&watch->conn->wire);
-        uint64_t count;
+        int64_t at = DEADLINE_NONE;
 
-        if (more && !watch->ringing)
+        if (watch->conn->away_usec != 0)
+                at = watch->conn->retry_usec;
+        else if (!watch->conn->owed || wire_ready(&watch->conn->wire))
+                at = 0;
+        if (at == watch->bell_usec)
+                return;
+        watch->bell_usec = at;
+        bell_set(watch, at);
+        /* What another thread rang for remains. */
+        if (atomic_load(&watch->stopped))
                 watch_ring(watch);
-        /* A stop that rings between the two keeps its flag, and rings again. */
-        if (!more && watch->ringing && read(watch->bell_fd, &count, sizeof(count)) > 0 && atomic_load(&watch->stopped))
-                watch_ring(watch);
-        watch->ringing = more;
 }
 
 static int watch_take(gpuipc_watch *watch, gpuipc_error *ret_error) {
@@ -208,6 +245,7 @@ static int watch_take(gpuipc_watch *watch, gpuipc_error *ret_error) {
 
         if (r != GPUIPC_OK)
                 return r;
+        watch->last = reply.event.sequence;
         watch->event = (gpuipc_event_info){ .sequence = reply.event.sequence, .time_usec = reply.event.time_usec,
                                             .kind = reply.event.kind };
         if (reply.event.buffer) {
@@ -240,17 +278,74 @@ static int watch_wait(gpuipc_watch *watch, int64_t deadline, gpuipc_error *ret_e
         }
 }
 
+/* ---- when the daemon is away ------------------------------------------------------------------------------ */
+
+/* The connection broke: when to try again. A daemon that breaks it each time is not asked for ever. */
+static int watch_broke(gpuipc_watch *watch, int r) {
+        int64_t now = clock_usec();
+
+        if (r != GPUIPC_ERROR_DISCONNECTED || watch->client->restart_ms < 0)
+                return r;
+        if (now - watch->back_usec >= INT64_C(1000) * OUTAGE_REPEAT_SOON_MS)
+                watch->n_breaks = 0;
+        if (watch->n_breaks >= OUTAGE_REPEATS_MAX)
+                return r;
+        watch->conn->away_usec = now;
+        watch->conn->n_retries = 0;
+        watch->conn->retry_usec = watch->n_breaks > 0 ? now + outage_pause_usec(watch->n_breaks - 1) : 0;
+        watch->n_breaks++;
+        return GPUIPC_OK;
+}
+
+/* Tries once to go on with the event after the last. GPUIPC_OK as well when it is to be tried again. */
+static int watch_return(gpuipc_watch *watch, gpuipc_error *ret_error) {
+        _cleanup_(bytes_deinit) struct bytes message = { 0 };
+        struct conn *conn = watch->conn;
+        int r = watch_put(&message, watch->last, ret_error);
+
+        if (r != GPUIPC_OK)
+                return r;
+        r = outage_try(watch->client, conn, 0, ret_error);
+        if (r != GPUIPC_OK)
+                return conn->away_usec != 0 ? GPUIPC_OK : r;
+        r = conn_send(conn, &message, 0, ret_error);
+        if (r == GPUIPC_OK && watch_add_conn(watch) < 0) {
+                conn_close(conn);
+                r = error_no_memory(ret_error);
+        }
+        return r == GPUIPC_OK ? r : watch_broke(watch, r);
+}
+
 static int watch_receive(gpuipc_watch *watch, int64_t deadline, gpuipc_error *ret_error) {
         for (;;) {
+                struct conn *conn = watch->conn;
                 gpuipc_error error;
-                int r = watch_wait(watch, deadline, ret_error);
+                int r;
+
+                watch_set_bell(watch);
+                r = watch_wait(watch, deadline, ret_error);
                 if (r != GPUIPC_OK)
                         return r;
-                if (conn_open(watch->conn) && !watch->conn->owed)
+                if (!conn_open(conn)) {
+                        if (conn->away_usec != 0 && clock_usec() < conn->retry_usec)
+                                continue;
+                        r = watch_return(watch, ret_error);
+                        if (r != GPUIPC_OK)
+                                return r;
+                        continue;
+                }
+                if (!conn->owed)
                         return watch_closed(ret_error, "the daemon");
                 /* Never waits here: the bell must be heard too. */
-                r = conn_receive(watch->conn, 0, &watch->reply, &error);
+                r = conn_receive(conn, 0, &watch->reply, &error);
+                if (r == GPUIPC_OK && message_is_stopping(&watch->reply) && outage_is_hopeful(watch->client, conn)) {
+                        reply_deinit(&watch->reply);
+                        conn->owed = true; /* the end of the connection, which comes next */
+                        continue;
+                }
                 if (r == GPUIPC_ERROR_TIMED_OUT)
+                        continue;
+                if (r != GPUIPC_OK && watch_broke(watch, r) == GPUIPC_OK)
                         continue;
                 if (r != GPUIPC_OK && ret_error)
                         *ret_error = error;

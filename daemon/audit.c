@@ -50,6 +50,8 @@ static bool audit_account(const struct registry *registry, const struct account 
                         sums.clients++;
                         sums.waits += client->n_waits;
                 }
+        list_for_each(client, &registry->detached, by_registry)
+                sums.refs += client->account == account;
         return account->used_bytes == sums.used_bytes && account->reserved_bytes == sums.reserved_bytes &&
                account->clients == sums.clients && account->names == sums.names && account->waits == sums.waits &&
                account->draining == sums.draining && account->refs >= sums.refs && account->refs > 0;
@@ -187,14 +189,19 @@ static bool audit_client(const struct registry *registry, const struct client *c
 
 static bool audit_clients(const struct registry *registry) {
         const struct client *client;
-        int64_t n = 0;
+        int64_t n = 0, n_detached = 0;
 
         list_for_each(client, &registry->clients, by_registry) {
                 n++;
-                if (!audit_client(registry, client))
+                if (client->detached || !audit_client(registry, client))
                         return false;
         }
-        return n == registry->n_clients && registry->clients_by_id.n == (size_t)n;
+        list_for_each(client, &registry->detached, by_registry) {
+                n_detached++;
+                if (!client->detached || !audit_client(registry, client))
+                        return false;
+        }
+        return n == registry->n_clients && registry->clients_by_id.n == (size_t)(n + n_detached);
 }
 
 static bool audit_holder(const struct holder *holder) {
@@ -231,5 +238,5 @@ static bool audit_leases(const struct registry *registry) {
 
 bool registry_check(const struct registry *registry) {
         return audit_leases(registry) && audit_clients(registry) && audit_buffers(registry) &&
-               audit_accounts(registry) && audit_devices(registry);
+               audit_accounts(registry) && audit_devices(registry) && (!registry->state || audit_state(registry));
 }

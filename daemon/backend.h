@@ -61,6 +61,11 @@ struct backend {
         int (*allocate)(struct backend_device *device, int64_t size, int64_t allocated, const char *handle,
                         struct backing **backing, struct backend_detail *detail);
 
+        /* Takes up memory that an earlier daemon made, from its descriptor (taken, also on failure). Main thread, at start. 0, or -EBADMSG
+         * when it is not what the record says, in words. */
+        int (*adopt)(struct backend_device *device, int fd_take, int64_t size, const char *handle, struct backing **ret,
+                     struct backend_detail *detail);
+
         /* A descriptor of its own for one lease, where backing_prepared() says that the backing's own does not serve: the caller owns
          * *ret_fd. 0 or -errno. */
         int (*open)(struct backing *backing, enum access access, int *ret_fd, struct backend_detail *detail);

@@ -4,6 +4,7 @@
 #include "backend_cuda.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,6 +93,19 @@ static int cuda_allocate(struct backend_device *device, int64_t size, int64_t al
         return r;
 }
 
+/* Whether it is GPU memory, the driver alone could tell, and whoever maps it will hear. */
+static int cuda_adopt(struct backend_device *device, int fd_take, int64_t size, const char *handle, struct backing **ret,
+                      struct backend_detail *detail) {
+        _cleanup_fd_ int fd = fd_take;
+
+        (void)size;
+        if (strcmp(handle, CUDA_FD) != 0) {
+                snprintf(detail->text, sizeof(detail->text), "memory of kind %s ends with the daemon that made it", handle);
+                return -EBADMSG;
+        }
+        return cuda_vmm_adopt(device, take_fd(&fd), ret);
+}
+
 /* One descriptor serves both kinds of access, and a classic handle is there from the start. */
 static int cuda_open(struct backing *backing, enum access access, int *ret_fd, struct backend_detail *detail) {
         (void)backing, (void)access, (void)detail;
@@ -159,6 +173,7 @@ const struct backend backend_cuda = {
         .round = cuda_round,
         .free_bytes = cuda_free_bytes,
         .allocate = cuda_allocate,
+        .adopt = cuda_adopt,
         .open = cuda_open,
         .seal = cuda_seal,
         .close = cuda_close,

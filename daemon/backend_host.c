@@ -191,6 +191,28 @@ static int host_allocate(struct backend_device *device, int64_t size, int64_t al
         return r;
 }
 
+static int host_adopt(struct backend_device *device, int fd_take, int64_t size, const char *handle, struct backing **ret,
+                      struct backend_detail *detail) {
+        _cleanup_fd_ int fd = fd_take;
+        struct host_backing *backing;
+        struct stat st;
+        int seals = fcntl(fd, F_GET_SEALS);
+
+        (void)device, (void)handle;
+        if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
+                return host_fail(detail, EBADMSG, "it is no memfd of fixed length");
+        if (fstat(fd, &st) < 0 || st.st_size != size)
+                return host_fail(detail, EBADMSG, "its length is not %" PRId64 " bytes", size);
+        backing = calloc(1, sizeof(*backing));
+        if (!backing)
+                return host_fail(detail, ENOMEM, "the daemon's own memory is exhausted");
+        backing->size = backing->done_bytes = size;
+        backing->base.fds[ACCESS_RW] = take_fd(&fd);
+        backing->base.fds[ACCESS_RO] = -1;
+        *ret = &backing->base;
+        return 0;
+}
+
 /* Each read-only lease has an open file of its own: what one holder does to its offset and flags is no other's business. A holder that
  * took a lease (F_SETLEASE) would keep an ordinary open() waiting, and the lane with it. */
 static int host_open(struct backing *backing, enum access access, int *ret_fd, struct backend_detail *detail) {
@@ -236,6 +258,7 @@ const struct backend backend_host = {
         .round = host_round,
         .free_bytes = host_free_bytes,
         .allocate = host_allocate,
+        .adopt = host_adopt,
         .open = host_open,
         .seal = host_seal,
         .close = host_close,

@@ -16,6 +16,7 @@
 #include "creds.h"
 #include "devices.h"
 #include "dispatch.h"
+#include "keeper.h"
 #include "doors.h"
 #include "log.h"
 #include "notify.h"
@@ -36,6 +37,7 @@ struct broker {
         struct house house;
         struct hall hall;
         struct doors doors;
+        struct keeper keeper;
         uv_prepare_t prepare;  /* runs broker_settle() before the loop sleeps */
         uv_idle_t idle;        /* keeps it from sleeping while work is left */
         uv_timer_t timer;      /* keeps that end, turns that change */
@@ -79,14 +81,15 @@ static bool broker_lanes_idle(const struct broker *broker) {
         for (size_t i = 0; i < broker->house.n_places; i++)
                 if (!workplace_idle(&broker->house.places[i]))
                         return false;
-        return lane_idle(broker->hall.doorman);
+        return lane_idle(broker->hall.doorman) && keeper_idle(&broker->keeper);
 }
 
 static void broker_free_buffers(struct broker *broker);
 
-/* Of a stop: replies out, then sessions closed, then memory given back. */
+/* Of a stop: replies out, then sessions closed, then memory given back. What is in the store stays there. */
 static void broker_wind_down(struct broker *broker) {
         if (!list_empty(&broker->hall.sessions) && sessions_flushed(&broker->hall)) {
+                keeper_freeze(&broker->keeper);
                 sessions_close_all(&broker->hall, "the daemon stops");
                 broker_free_buffers(broker);
                 return; /* the memory goes to the lanes in the next turn */
@@ -119,6 +122,7 @@ static void broker_free_buffers(struct broker *broker) {
         struct buffer *buffer;
         struct cursor cursor;
 
+        registry_end_detached(registry, clock_real_usec(), clock_monotonic_usec());
         cursor_init_buffers(&cursor, registry);
         while ((buffer = cursor_buffer(&cursor))) {
                 cursor_step(&cursor);
@@ -132,8 +136,28 @@ static void broker_on_deadline(void *arg) {
         struct broker *broker = arg;
 
         log_warning("stopping although work is still under way: a device or a client does not answer");
+        keeper_freeze(&broker->keeper);
         sessions_close_all(&broker->hall, "the daemon stops");
         uv_stop(&broker->loop);
+}
+
+/* A stop may be the first half of a restart: before systemd 254 nobody can tell. */
+static void broker_tell_stop(const struct registry *registry) {
+        int64_t n_kept = 0, n_ending = 0;
+        const struct buffer *buffer;
+
+        list_for_each(buffer, &registry->buffers, by_registry) {
+                n_kept += registry->state && buffer->stored && buffer->phase != PHASE_RESERVED;
+                n_ending += !(registry->state && buffer->stored) && buffer->phase != PHASE_RESERVED;
+        }
+        if (n_ending > 0 || !registry->state)
+                log_line(LOG_NOTICE, MESSAGE_STOPPED, NULL, 0,
+                         "stopping: %" PRId64 " buffers with %" PRId64 " leases of %" PRId64 " sessions end with the daemon", n_ending,
+                         registry->n_leases, registry->n_clients);
+        if (registry->state)
+                log_line(LOG_NOTICE, MESSAGE_STOPPED, NULL, 0,
+                         "stopping: %" PRId64 " buffers stay in the service manager's store until it empties it; %" PRId64
+                         " leases of %" PRId64 " sessions wait for their next daemon", n_kept, registry->n_leases, registry->n_clients);
 }
 
 static void broker_stop(struct broker *broker) {
@@ -143,13 +167,14 @@ static void broker_stop(struct broker *broker) {
                 return;
         broker->house.stopping = true;
         doors_close(&broker->doors);
-        log_line(LOG_NOTICE, MESSAGE_STOPPED, NULL, 0,
-                 "stopping: %" PRId64 " buffers with %" PRId64 " leases of %" PRId64 " sessions end with the daemon",
-                 registry->n_shown_buffers, registry->n_leases, registry->n_clients);
+        if (!broker->house.held)
+                broker_tell_stop(registry);
         notify_stopping();
         dispatch_stop(&broker->house);
-        if (list_empty(&broker->hall.sessions))
+        if (list_empty(&broker->hall.sessions)) {
+                keeper_freeze(&broker->keeper);
                 broker_free_buffers(broker);
+        }
         if (alarm_new(&broker->loop, (uint64_t)broker->config.drain_ms, broker_on_deadline, broker, &broker->deadline) < 0)
                 broker_on_deadline(broker);
 }
@@ -161,6 +186,10 @@ static void broker_write_status(struct broker *broker, char *ret, size_t n) {
         for (size_t i = 0; i < broker->house.n_places; i++) {
                 bytes += broker->house.places[i].device.used_bytes;
                 draining += broker->house.places[i].device.draining_bytes;
+        }
+        if (broker->house.held) {
+                snprintf(ret, n, "holds what an earlier gpuipcd left and cannot read it; serves nothing else");
+                return;
         }
         snprintf(ret, n, "%" PRId64 " buffers, %" PRId64 " leases, %" PRId64 " sessions; %" PRId64 " MiB, of them %" PRId64
                  " draining", registry->n_shown_buffers, registry->n_leases, registry->n_clients, bytes >> 20, draining >> 20);
@@ -191,8 +220,10 @@ static void broker_reload(struct broker *broker) {
 
         notify_reloading();
         r = config_load(broker->argc, broker->argv, &config, &action, &message);
-        if (r == 0)
+        if (r == 0) {
                 broker_raise_descriptors(&config.limits);
+                config.limits.stored_descriptors = broker_registry(broker)->limits.stored_descriptors;
+        }
         if (r == 0 && !(limits = limits_json(&config.limits)))
                 r = -ENOMEM;
         if (r == 0)
@@ -249,6 +280,8 @@ static void broker_announce_features(struct broker *broker) {
                 "waits",
                 broker->hall.sender_known ? "sender-credentials" : NULL,
                 broker->hall.sender_refuses ? "descriptors-refused-by-kernel" : NULL,
+                house->store ? "restart-keeps-buffers" : NULL,
+                house->held ? "restart-state-held" : NULL,
         };
 
         for (size_t i = 0; i < ELEMENTSOF(features); i++)
@@ -292,6 +325,9 @@ static int broker_build(struct broker *broker) {
         broker->hall.house = house;
         broker->hall.overflow_uid = creds_overflow_uid();
         broker_raise_descriptors(&limits);
+        r = keeper_begin(&broker->keeper, &broker->config, &limits);
+        if (r < 0)
+                return r;
         r = registry_init(&house->registry, &limits, &broker->config.policy);
         if (r < 0)
                 return r;
@@ -300,14 +336,18 @@ static int broker_build(struct broker *broker) {
         house->limits_json = limits_json(&limits);
         if (!house->limits_json)
                 return -ENOMEM;
-        r = devices_find(house, &broker->config);
+        r = devices_find(house, &broker->config, broker->keeper.recovery.devices, broker->keeper.recovery.n_devices);
         if (r < 0)
                 return r;
         r = lane_new(&broker->loop, "doorman", DOORMAN_STUCK_MS, NULL, NULL, &broker->hall.doorman);
         if (r < 0)
                 return r;
         broker_make_handles(broker);
-        r = doors_open(&broker->doors, &broker->hall, broker->config.socket_path, broker->config.admin_socket_path);
+        r = keeper_open(&broker->keeper, house, broker->hall.doorman);
+        if (r < 0)
+                return r;
+        house->news_seen = house->registry.events.next;
+        r = doors_open(&broker->doors, &broker->hall, &broker->keeper.handed, broker->config.socket_path, broker->config.admin_socket_path);
         if (r < 0)
                 return r;
         broker_announce_features(broker);
@@ -376,10 +416,12 @@ void broker_free(struct broker *broker) {
         uv_idle_stop(&broker->idle);
         alarm_cancel(&broker->deadline);
         doors_close(&broker->doors);
+        keeper_stop(&broker->keeper);
         if (broker->registry_made)
                 registry_deinit(&house->registry);
         for (size_t i = 0; i < house->n_places; i++)
                 workplace_deinit(&house->places[i]);
+        keeper_end(&broker->keeper);
         if (broker->hall.doorman)
                 lane_close(broker->hall.doorman);
         uv_run(&broker->loop, UV_RUN_NOWAIT);

@@ -19,10 +19,18 @@ void buffer_free(struct registry *registry, struct buffer *buffer) {
         free(buffer);
 }
 
+/* Uncounted before it is out of the store: what is sent after that finds the room it leaves. */
+static void buffer_unstore(struct registry *registry, struct buffer *buffer) {
+        registry->n_stored -= buffer->stored;
+        buffer->stored = false;
+}
+
 void buffer_forget(struct registry *registry, struct buffer *buffer) {
         assert(list_empty(&buffer->leases));
 
         buffer_drop_name(registry, buffer);
+        buffer_unstore(registry, buffer);
+        record_buffer_over(registry, buffer);
         keeps_remove(&registry->keeps, buffer);
         cursors_pass(registry, &buffer->by_registry);
         list_remove(&buffer->by_registry);
@@ -82,6 +90,7 @@ static void buffer_retire(struct registry *registry, struct buffer *buffer, int6
         buffer_lose_name(registry, buffer, now_usec);
         keeps_remove(&registry->keeps, buffer);
         buffer->phase = PHASE_DRAINING;
+        record_buffer_word(registry, buffer, STATE_DYING);
         charge_set_draining(&buffer->charge, true);
         buffer_retire_memory(registry, buffer);
         if (buffer->n_draining > 0)
@@ -94,6 +103,7 @@ static bool buffer_is_kept(struct registry *registry, struct buffer *buffer, uin
                 return false;
         if (buffer->keep_until_usec == 0) {
                 buffer->keep_until_usec = monotonic_usec + (uint64_t)buffer->keep_ms * 1000;
+                record_buffer_keep(registry, buffer);
                 keeps_add(&registry->keeps, buffer);
         }
         return buffer->keep_place > 0 && buffer->keep_until_usec > monotonic_usec;
@@ -146,11 +156,13 @@ void registry_unpin(struct registry *registry, struct buffer *buffer, int64_t no
 
 void registry_seal(struct registry *registry, struct buffer *buffer, int64_t now_usec) {
         buffer->sealed = true;
+        record_buffer_flags(registry, buffer);
         events_add(&registry->events, "sealed", buffer, NULL, now_usec);
 }
 
 void registry_free(struct registry *registry, struct buffer *buffer, int64_t now_usec, uint64_t monotonic_usec) {
         buffer->freed = true;
+        record_buffer_flags(registry, buffer);
         buffer_lose_name(registry, buffer, now_usec);
         keeps_remove(&registry->keeps, buffer);
         buffer_settle(registry, buffer, now_usec, monotonic_usec);
@@ -176,6 +188,7 @@ struct buffer *registry_take_retiring(struct registry *registry, struct backing 
                 return NULL;
         buffer = container_of(link, struct buffer, by_retiring);
         list_remove(link);
+        buffer_unstore(registry, buffer);
         buffer->closing = true;
         *ret_backing = buffer->backing;
         buffer->backing = NULL;

@@ -46,6 +46,7 @@ int registry_client_new(struct registry *registry, const struct peer *peer, int6
         if (!client)
                 return -ENOMEM;
         client->serial = registry->last_client + 1;
+        client->slot = SLOT_NONE;
         client->peer = *peer;
         rcstr_ref(client->peer.principal.container);
         client->id = id_new('s', client->serial);
@@ -59,11 +60,28 @@ int registry_client_new(struct registry *registry, const struct peer *peer, int6
         list_append(&registry->clients, &client->by_registry);
         (void)map_put(&registry->clients_by_id, client->id->text, strlen(client->id->text), client);
         registry->last_client = client->serial;
+        record_number(registry, STATE_LAST_SESSION, client->serial);
         registry->n_clients++;
         registry->n_descriptors += n_descriptors;
         client->account->clients++;
         *ret = client;
         return 0;
+}
+
+void client_forget(struct registry *registry, struct client *client, int64_t n_descriptors) {
+        assert(client->n_leases == 0 && client->bytes == 0);
+
+        record_session_over(registry, client);
+        client->account->waits -= client->n_waits;
+        if (!client->detached) {
+                client->account->clients--;
+                registry->n_clients--;
+        }
+        registry->n_descriptors -= n_descriptors;
+        registry->room = true;
+        list_remove(&client->by_registry);
+        map_take(&registry->clients_by_id, client->id->text, strlen(client->id->text));
+        client_free(registry, client);
 }
 
 static void client_end_lease(struct registry *registry, struct lease *lease, int64_t now_usec,
@@ -82,16 +100,7 @@ void registry_client_end(struct registry *registry, struct client *client, int64
 
         list_for_each(lease, &client->leases, by_client)
                 client_end_lease(registry, lease, now_usec, monotonic_usec);
-        assert(client->n_leases == 0 && client->bytes == 0);
-
-        client->account->waits -= client->n_waits;
-        client->account->clients--;
-        registry->n_clients--;
-        registry->n_descriptors -= n_descriptors;
-        registry->room = true;
-        list_remove(&client->by_registry);
-        map_take(&registry->clients_by_id, client->id->text, strlen(client->id->text));
-        client_free(registry, client);
+        client_forget(registry, client, n_descriptors);
 }
 
 struct client *registry_find_client(const struct registry *registry, const char *id) {

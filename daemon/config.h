@@ -18,6 +18,7 @@
 
 #define CONFIG_FILE "/etc/gpuipcd/gpuipcd.conf"
 
+enum store_choice { STORE_AUTO, STORE_YES, STORE_NO };
 enum backend_choice { BACKEND_AUTO, BACKEND_HOST, BACKEND_CUDA };
 
 struct config {
@@ -28,6 +29,7 @@ struct config {
         int log_level;           /* LogLevel=emerg…debug, a syslog level */
         int log_target;          /* LogTarget=auto|stderr|journal */
         int wipe;                /* Wipe=auto|always|never: enum wipe_choice */
+        int store;               /* Store=auto|yes|no: enum store_choice */
         int64_t drain_ms;        /* DrainSec=: how long a stop waits for work under way */
         /* [Access] → policy: AllowUsers= AllowGroups= AllowUidRanges= ReservedNames= Isolation= TrustRelease=
          * UnenforcedReadOnly= */

@@ -18,6 +18,7 @@
 
 static const char *const backends[] = {"auto", "host", "cuda", NULL};
 static const char *const wipes[] = {"auto", "always", "never", NULL};
+static const char *const stores[] = {"auto", "yes", "no", NULL};
 static const char *const levels[] = {"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug", NULL};
 static const char *const targets[] = {"auto", "stderr", "journal", NULL};
 static const char *const isolations[] = {"uid", "container", NULL};
@@ -38,6 +39,7 @@ const struct config_key config_keys[] = {
                .restart = true),
         DAEMON("Backend", KEY_ENUM, backend, "auto", "Memory to broker", .values = backends, .restart = true),
         DAEMON("Wipe", KEY_ENUM, wipe, "auto", "Whether to clear new GPU memory", .values = wipes, .restart = true),
+        DAEMON("Store", KEY_ENUM, store, "auto", "Keep buffers over a restart", .values = stores, .restart = true),
         DAEMON("LogLevel", KEY_ENUM, log_level, "notice", "Least severe lines to log", .values = levels),
         DAEMON("LogTarget", KEY_ENUM, log_target, "auto", "Where to log", .values = targets, .restart = true),
         DAEMON("DrainSec", KEY_DURATION, drain_ms, "10s", "Time a stop gives work under way", .max = MS_HOUR),
@@ -70,6 +72,8 @@ const struct config_key config_keys[] = {
         LIMIT("EventsMax", KEY_COUNT, events, 1, MILLION, "4096", "Events remembered for watch"),
         LIMIT("UnreadBytesMax", KEY_SIZE, unread_bytes, 128 * KIB, GIB, "128K", "Unread output that pauses a client"),
         LIMIT("UnreadSec", KEY_DURATION, unread_ms, 100, MS_DAY, "30s", "Unread time that drops a client"),
+        LIMIT("StoreMax", KEY_COUNT, stored_descriptors, 16, 25000, "2048", "Descriptors in the manager's store", .restart = true),
+        LIMIT("ResumeSec", KEY_DURATION, resume_ms, 0, MS_HOUR, "30s", "Time to come back after a restart"),
         LIMIT("DescriptorsMax", KEY_COUNT, descriptors, 0, INT64_C(1) << 30, "0", "Open files; 0: the hard limit"),
         {.name = NULL},
 };

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 
 #include "fault.h"
 #include "proto/cleanup.h"
@@ -21,6 +22,8 @@
 #endif
 
 #define CONTAINER_ID_DIGITS 64
+#define PIDFS_MAGIC 0x50494446
+#define IDENTITY_OF_PID (UINT64_C(1) << 62)
 
 void creds_deinit(struct creds *creds) {
         free(creds->gids);
@@ -91,6 +94,17 @@ bool creds_same_process(int a, int b) {
 
         return a >= 0 && b >= 0 && fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
                first.st_ino == second.st_ino;
+}
+
+uint64_t creds_identity(int pidfd, pid_t pid) {
+        struct statfs file_system;
+        struct stat st;
+
+        if (pidfd < 0)
+                return 0;
+        if (fstatfs(pidfd, &file_system) == 0 && file_system.f_type == PIDFS_MAGIC && fstat(pidfd, &st) == 0)
+                return (uint64_t)st.st_ino & ~IDENTITY_OF_PID;
+        return pid > 0 ? IDENTITY_OF_PID | (uint64_t)pid : 0;
 }
 
 /* The beginning of a file of /proc, NUL-ended; the bytes read, or −1. */

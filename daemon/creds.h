@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "rcstr.h"
@@ -34,6 +35,10 @@ bool creds_exited(int pidfd);
 
 /* Whether two pidfds name one process, as far as the kernel tells them apart. */
 bool creds_same_process(int a, int b);
+
+/* A number equal for two pidfds of one process: the file's own where the kernel gives each process one, else made of the pid; 0 when
+ * neither tells. */
+uint64_t creds_identity(int pidfd, pid_t pid);
 
 /* The command name of a process, NULL when unknown. */
 struct rcstr *creds_command(pid_t pid);

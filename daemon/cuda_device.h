@@ -48,6 +48,7 @@ int cuda_device_blame(struct backend_device *device, int error, const struct bac
 
 /* cuda_vmm.c: memory with a descriptor, without any context. */
 int cuda_vmm_allocate(struct backend_device *device, int64_t allocated, struct backing **ret, struct backend_detail *detail);
+int cuda_vmm_adopt(struct backend_device *device, int fd_take, struct backing **ret); /* an earlier daemon's */
 void cuda_vmm_close(struct cuda_backing *backing);
 void cuda_vmm_end(struct backend_device *device); /* forgets what could not be given back */
 int cuda_vmm_check(struct backend_device *device, struct backend_detail *detail); /* whether the driver still makes any */

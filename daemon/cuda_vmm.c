@@ -110,6 +110,19 @@ int cuda_vmm_allocate(struct backend_device *device, int64_t allocated, struct b
         return 0;
 }
 
+int cuda_vmm_adopt(struct backend_device *device, int fd_take, struct backing **ret) {
+        struct cuda_backing *backing = calloc(1, sizeof(*backing));
+
+        if (!backing) {
+                fd_closep(&fd_take);
+                return -ENOMEM;
+        }
+        backing->device = device;
+        backing->base.fds[ACCESS_RW] = backing->base.fds[ACCESS_RO] = fd_take;
+        *ret = &backing->base;
+        return 0;
+}
+
 void cuda_vmm_close(struct cuda_backing *backing) {
         (void)close(backing->base.fds[ACCESS_RW]);
         free(backing);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend_absent.h"
 #include "log.h"
 #include "proto/cleanup.h"
 #ifdef HAVE_CUDA
@@ -14,7 +15,7 @@
 #endif
 
 #define LANES_PER_DEVICE 2
-#define LANES_BESIDE 1 /* the doorman's */
+#define LANES_BESIDE 2 /* the doorman's, the store's */
 
 struct found {
         const struct backend *backend;
@@ -100,7 +101,35 @@ static int places_fill(struct house *house, const struct found *found) {
         return 0;
 }
 
-int devices_find(struct house *house, const struct config *config) {
+static bool house_has(const struct house *house, const char *uuid) {
+        for (size_t i = 0; i < house->n_places; i++)
+                if (strcmp(house->places[i].info.uuid, uuid) == 0)
+                        return true;
+        return false;
+}
+
+/* Memory that an earlier daemon left is held although its device is not there. */
+static int places_fill_absent(struct house *house, char *const *known, size_t n_known) {
+        for (size_t i = 0; i < n_known; i++) {
+                struct workplace *place = &house->places[house->n_places];
+                struct backend_device *device;
+                int r;
+
+                if (house_has(house, known[i]))
+                        continue;
+                device = backend_absent_device(known[i]);
+                r = device ? workplace_init(place, house->loop, &house->registry, &backend_absent, device, 0) : -ENOMEM;
+                if (r < 0)
+                        return r;
+                house->n_places++;
+                place->sick = place->device.degraded = true;
+                log_line(LOG_WARNING, MESSAGE_DEGRADED, &(struct log_field){"DEVICE", known[i]}, 1,
+                         "device %s is not there: its buffers are held, but no new ones are made on it", known[i]);
+        }
+        return 0;
+}
+
+int devices_find(struct house *house, const struct config *config, char *const *known, size_t n_known) {
         struct found host = {0}, cuda = {0};
         int r;
 
@@ -115,12 +144,14 @@ int devices_find(struct house *house, const struct config *config) {
                 return cuda.n;
         if (cuda.n < 0)
                 cuda.n = 0;
-        lane_size_pool((unsigned)(host.n + cuda.n) * LANES_PER_DEVICE + LANES_BESIDE);
-        house->places = calloc((size_t)(host.n + cuda.n), sizeof(*house->places));
+        lane_size_pool((unsigned)(host.n + cuda.n + (int)n_known) * LANES_PER_DEVICE + LANES_BESIDE);
+        house->places = calloc((size_t)(host.n + cuda.n) + n_known, sizeof(*house->places));
         if (!house->places)
                 return -ENOMEM;
         r = places_fill(house, &cuda);
-        return r < 0 ? r : places_fill(house, &host);
+        if (r == 0)
+                r = places_fill(house, &host);
+        return r < 0 ? r : places_fill_absent(house, known, n_known);
 }
 
 void devices_end(struct house *house) {

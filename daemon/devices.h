@@ -8,7 +8,7 @@
 
 /* Fills house.places and house.backend_name, and sizes the thread pool; says in the log what was found and what is missing.
  * 0 or -errno, of which the log says why. */
-int devices_find(struct house *house, const struct config *config);
+int devices_find(struct house *house, const struct config *config, char *const *known, size_t n_known);
 
 /* Once the places are taken down and the loop has run dry: frees them. */
 void devices_end(struct house *house);

@@ -9,6 +9,7 @@
 
 #include "clock.h"
 #include "fault.h"
+#include "keeping.h"
 #include "ops.h"
 #include "proto/cleanup.h"
 #include "report.h"
@@ -16,7 +17,7 @@
 
 #define WAKE_TURN 32 /* watchers served before others get their turn */
 
-static const char stopping[] = "the daemon is stopping; connect again when it is back";
+static const char stopping[] = VERDICT_REASON_STOPPING;
 
 static const char *request_method(const struct request *request) {
         return method_schemas[request->op->method].name;
@@ -168,6 +169,30 @@ static void dispatch_abandon_now(struct request *request) {
         request_free(request);
 }
 
+static void dispatch_kept(struct errand *errand) {
+        struct request *request = container_of(errand, struct request, errand);
+
+        keeping_end(request);
+        if (!request->session) {
+                dispatch_abandon_now(request);
+                return;
+        }
+        request->state = REQUEST_RUNNING;
+        dispatch_finish(request);
+}
+
+/* Nobody is told of a lease before what a restart needs of it is on its way. */
+static void dispatch_keep(struct request *request) {
+        if (!request->house->store || !request->op->keeps || !keeping_begin(request)) {
+                dispatch_finish(request);
+                return;
+        }
+        fault_point(request_method(request), "keep");
+        request->state = REQUEST_STORING;
+        request->errand.done = dispatch_kept;
+        store_send(request->house->store, &request->errand);
+}
+
 static void dispatch_worked(struct job *job) {
         struct request *request = container_of(job, struct request, job);
 
@@ -176,7 +201,7 @@ static void dispatch_worked(struct job *job) {
                 return;
         }
         request->state = REQUEST_RUNNING;
-        dispatch_finish(request);
+        dispatch_keep(request);
 }
 
 /* Runs begin and what follows; also for a request that has waited. */
@@ -202,7 +227,7 @@ static void dispatch_begin(struct request *request) {
         }
         request->job.result = 0;
         if (request->op->lane == OP_LEDGER || request->no_work) {
-                dispatch_finish(request);
+                dispatch_keep(request);
                 return;
         }
         request->state = REQUEST_WORKING;
@@ -242,6 +267,8 @@ static int dispatch_check(struct request *request) {
                                    "the user namespace the daemon runs in");
         if (request->house->stopping)
                 return fail_reason(&request->failure, VERDICT_TOO_MANY_REQUESTS, "", "%s", stopping);
+        if (request->house->held && !op->always)
+                return fail_reason(&request->failure, VERDICT_TOO_MANY_REQUESTS, "", "%s", request->house->held);
         return 0;
 }
 
@@ -311,6 +338,7 @@ void dispatch_call(struct house *house, struct client *client, struct holder *ho
                 return;
         }
         *where = request;
+        registry_confirm_token(&house->registry, client);
         r = dispatch_read(request, text, n, &why);
         if (r == -EPROTO)
                 dispatch_drop(request, "a call that needs its reply was made oneway");
@@ -328,7 +356,7 @@ void dispatch_abandon(struct request *request) {
         wait_forget(request);
         request->session = NULL;
         request->client = NULL;
-        if (request->state == REQUEST_WORKING && !lane_withdraw(&request->job))
+        if (request->state == REQUEST_STORING || (request->state == REQUEST_WORKING && !lane_withdraw(&request->job)))
                 return;
         dispatch_abandon_now(request);
 }

@@ -8,6 +8,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "log.h"
+#include "proto/cleanup.h"
 
 #define SHARED_MODE 0666
 #define ADMIN_MODE 0660
@@ -46,21 +47,25 @@ static int doors_take_one(struct doors *doors, struct hall *hall, int fd, const 
 }
 
 /* Takes what the service manager handed over: how many, or -errno. The one it calls "admin" is the administrators'. */
-static int doors_take(struct doors *doors, struct hall *hall) {
-        char **names = NULL;
-        int r = 0, n = sd_listen_fds_with_names(true, &names);
+static int doors_take(struct doors *doors, struct hall *hall, struct handed *handed) {
+        int n = 0;
 
-        for (int i = 0; i < n; i++) {
-                if (r == 0)
-                        r = doors_take_one(doors, hall, SD_LISTEN_FDS_START + i, names[i]);
-                free(names[i]);
+        for (size_t i = 0; i < handed->n; i++) {
+                struct handed_item *item = &handed->items[i];
+                int r;
+
+                if (item->fd < 0 || (store_number(item->name) != UINT32_MAX && sd_is_socket(item->fd, AF_UNSPEC, 0, 1) <= 0))
+                        continue;
+                r = doors_take_one(doors, hall, take_fd(&item->fd), item->name);
+                if (r < 0)
+                        return r;
+                n++;
         }
-        free(names);
-        return r < 0 ? r : n;
+        return n;
 }
 
-int doors_open(struct doors *doors, struct hall *hall, const char *path, const char *admin_path) {
-        int r = doors_take(doors, hall);
+int doors_open(struct doors *doors, struct hall *hall, struct handed *handed, const char *path, const char *admin_path) {
+        int r = doors_take(doors, hall, handed);
 
         if (r < 0)
                 return r;

@@ -3,6 +3,7 @@
 #ifndef DAEMON_DOORS_H
 #define DAEMON_DOORS_H
 
+#include "handed.h"
 #include "listener.h"
 
 struct doors {
@@ -11,9 +12,10 @@ struct doors {
 
 void doors_init(struct doors *doors);
 
-/* Takes the sockets that the service manager hands over, else makes its own at the paths (admin_path NULL or "": none), and begins to
- * accept. The cause of a failure is in the log. 0 or -errno. */
-int doors_open(struct doors *doors, struct hall *hall, const char *path, const char *admin_path);
+/* Takes the sockets among what the service manager handed over, else makes its own at the paths (admin_path NULL or "": none), and
+ * begins to accept. The cause of a failure is in the log. 0 or -errno. */
+int doors_open(struct doors *doors, struct hall *hall, struct handed *handed, const char *path,
+               const char *admin_path);
 
 /* Says where it serves. */
 void doors_announce(const struct doors *doors);

@@ -100,12 +100,19 @@ static void event_concern(struct event *event, const struct buffer *buffer) {
         event_hold(event, buffer->charge.device->uuid);
 }
 
+/* No number is given twice, also after a restart. */
+static void events_count(struct events *events) {
+        if (events->state)
+                state_set_number(events->state, STATE_NEXT_EVENT, (uint64_t)events->next);
+}
+
 void events_add(struct events *events, const char *kind, const struct buffer *buffer, const struct lease *lease,
                 int64_t time_usec) {
         struct event *event;
 
         if (events->capacity == 0) {
                 events->oldest = ++events->next;
+                events_count(events);
                 return;
         }
         if (events->next - events->oldest == (int64_t)events->capacity)
@@ -117,6 +124,7 @@ void events_add(struct events *events, const char *kind, const struct buffer *bu
                 .kind = kind,
                 .public = strcmp(kind, "degraded") == 0,
         };
+        events_count(events);
         if (buffer)
                 event_tell_buffer(event, buffer);
         if (lease)

@@ -9,6 +9,7 @@
 
 #include "policy.h"
 #include "proto/schema.h"
+#include "state.h"
 
 struct buffer;
 struct lease;
@@ -32,6 +33,7 @@ struct events {
         struct event *ring;
         size_t capacity;
         int64_t next;   /* sequence of the next event */
+        struct state *state; /* told of `next`; borrowed, may be NULL */
         int64_t oldest; /* remembered; equals `next` when there is none */
 };
 

@@ -4,6 +4,8 @@
 
 #ifdef GPUIPC_FAULT
 #include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +26,29 @@ static bool fault_listed(const char *variable, const char *word) {
         return false;
 }
 
+/* Steps are counted by whichever thread takes them. */
+static void fault_step(void) {
+        static _Atomic long n_steps;
+        const char *last = getenv("GPUIPC_FAULT_KILL");
+
+        if (last && atomic_fetch_add(&n_steps, 1) + 1 == atol(last))
+                raise(SIGKILL);
+}
+
+void fault_check(bool holds, const char *what) {
+        if (holds)
+                return;
+        fprintf(stderr, "gpuipcd: the books are wrong %s\n", what);
+        abort();
+}
+
 void fault_point(const char *what, const char *beat) {
         const char *method = strrchr(what, '.'), *fd = getenv("GPUIPC_FAULT_FD");
         char point[64], line[66], go;
         int n;
 
+        if (!method)
+                fault_step();
         snprintf(point, sizeof(point), "%s.%s", method ? method + 1 : what, beat);
         if (!fd || !fault_listed("GPUIPC_FAULT_POINT", point))
                 return;

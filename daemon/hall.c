@@ -16,6 +16,20 @@ static void hall_retire(struct registry *registry) {
                 workplace_close(workplace_of(buffer->charge.device), buffer, backing);
 }
 
+static void hall_on_removed(struct errand *errand) {
+        stored_removed(container_of(errand, struct stored, errand));
+}
+
+/* Processes that hold nothing any more leave the store. */
+static void hall_unstore(struct house *house) {
+        struct stored *stored;
+
+        while (house->store && (stored = registry_take_leaving(&house->registry))) {
+                stored->errand.done = hall_on_removed;
+                store_send(house->store, &stored->errand);
+        }
+}
+
 /* One round; true when it left more to do. */
 static bool hall_round(struct hall *hall) {
         struct house *house = hall->house;
@@ -23,6 +37,7 @@ static bool hall_round(struct hall *hall) {
         bool ready, woken;
 
         hall_retire(registry);
+        hall_unstore(house);
         if (registry->room || clock_monotonic_usec() >= house->pump_usec) {
                 registry->room = false;
                 house->pump_usec = dispatch_pump(house);

@@ -10,6 +10,7 @@
 #include "list.h"
 #include "proto/bytes.h"
 #include "registry.h"
+#include "store.h"
 #include "workplace.h"
 
 struct house {
@@ -22,6 +23,8 @@ struct house {
         struct list woken;          /* request.by_house: of those, who has yet to look at what is new */
         char *limits_json;
         const char *backend_name;   /* "host", "cuda" or "auto" */
+        struct store *store;        /* NULL: a restart keeps nothing */
+        const char *held;           /* in words: what an earlier daemon left cannot be read, and is kept as it is; NULL: all is well */
         const char *features[8];
         size_t n_features;
         uint64_t started_usec;      /* monotonic */

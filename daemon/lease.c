@@ -38,7 +38,9 @@ struct lease *lease_new(struct registry *registry, struct client *client, struct
         lease->client = client;
         lease->buffer = buffer;
         lease->access = access;
-        if (!lease->id || (label && !lease->label)) {
+        lease->slot = SLOT_NONE;
+        if (!lease->id || (label && !lease->label) ||
+            (registry->state && buffer->stored && stored_get(registry, holder, &lease->stored) < 0)) {
                 lease_free(registry, lease);
                 return NULL;
         }
@@ -47,6 +49,7 @@ struct lease *lease_new(struct registry *registry, struct client *client, struct
 
 void lease_link(struct registry *registry, struct lease *lease) {
         registry->last_lease = lease->serial;
+        record_number(registry, STATE_LAST_LEASE, lease->serial);
         list_append(&registry->leases, &lease->by_registry);
         list_append(&lease->buffer->leases, &lease->by_buffer);
         list_append(&lease->client->leases, &lease->by_client);
@@ -59,6 +62,7 @@ void lease_free(struct registry *registry, struct lease *lease) {
         if (!lease)
                 return;
         account_unref(&registry->accounts, lease->account);
+        stored_unref(registry, lease->stored);
         holder_unref(lease->holder);
         rcstr_unref(lease->id);
         rcstr_unref(lease->session);
@@ -99,6 +103,7 @@ static void lease_discount(struct registry *registry, struct lease *lease) {
 }
 
 static void lease_unlink(struct registry *registry, struct lease *lease) {
+        record_lease_over(registry, lease);
         cursors_pass(registry, &lease->by_registry);
         list_remove(&lease->by_registry);
         list_remove(&lease->by_buffer);
@@ -124,6 +129,7 @@ void lease_activate(struct registry *registry, struct lease *lease, int64_t now_
         buffer->n_active++;
         if (lease->account == buffer->owner_account)
                 buffer->n_owners++;
+        record_lease(registry, lease);
 }
 
 void lease_end(struct registry *registry, struct lease *lease, int64_t now_usec, uint64_t monotonic_usec) {
@@ -140,6 +146,7 @@ void lease_drain(struct registry *registry, struct lease *lease, int64_t now_use
 
         lease_leave_client(lease);
         lease->phase = LEASE_PHASE_DRAINING;
+        record_lease_draining(registry, lease);
         buffer->n_active--;
         buffer->n_draining++;
         lease->account->draining++;
@@ -172,7 +179,13 @@ void registry_holder_exited(struct registry *registry, struct holder *holder, in
 struct lease *registry_find_lease(const struct registry *registry, const struct client *client, const char *id) {
         struct lease *lease = map_find(&registry->leases_by_id, id, strlen(id));
 
-        return lease && lease->client == client && lease->phase == LEASE_PHASE_ACTIVE ? lease : NULL;
+        return lease && lease->client == client && lease->phase == LEASE_PHASE_ACTIVE && !lease->detached ? lease : NULL;
+}
+
+static enum lease_state lease_state(const struct lease *lease) {
+        if (lease->phase == LEASE_PHASE_DRAINING)
+                return LEASE_DRAINING;
+        return lease->detached ? LEASE_DETACHED : LEASE_ACTIVE;
 }
 
 void lease_describe(const struct lease *lease, struct lease_info *ret) {
@@ -186,7 +199,7 @@ void lease_describe(const struct lease *lease, struct lease_info *ret) {
                 .size = buffer->size,
                 .device = rcstr_text(buffer->charge.device->uuid),
                 .access = lease->access,
-                .state = lease->phase == LEASE_PHASE_DRAINING ? LEASE_DRAINING : LEASE_ACTIVE,
+                .state = lease_state(lease),
                 .session = rcstr_text(lease->session),
                 .pid = holder->pid,
                 .uid = holder->uid,

@@ -67,6 +67,32 @@ void lease_leave_client(struct lease *lease);
 void lease_drain(struct registry *registry, struct lease *lease, int64_t now_usec, uint64_t monotonic_usec);
 void lease_end(struct registry *registry, struct lease *lease, int64_t now_usec, uint64_t monotonic_usec);
 
+/* ---- record ---- */
+
+/* Each mirrors one change; none can fail; nothing where there is no record. */
+void record_process(struct registry *registry, const struct stored *stored, const struct holder *holder);
+void record_buffer_word(struct registry *registry, const struct buffer *buffer, enum state_word word);
+void record_buffer_flags(struct registry *registry, const struct buffer *buffer);
+void record_buffer_keep(struct registry *registry, const struct buffer *buffer);
+void record_buffer_over(struct registry *registry, struct buffer *buffer);
+void record_lease(struct registry *registry, const struct lease *lease);
+void record_lease_draining(struct registry *registry, const struct lease *lease);
+void record_lease_over(struct registry *registry, struct lease *lease);
+void record_session_over(struct registry *registry, struct client *client);
+void record_number(struct registry *registry, enum state_number number, uint64_t value);
+
+/* A token beside the one that was `used` (0 or 1). -errno, nothing changed. */
+int client_new_token(struct registry *registry, struct client *client, unsigned used);
+void token_forget(struct registry *registry, struct client *client, unsigned index);
+
+/* Whether the state says what the ledger says. */
+bool audit_state(const struct registry *registry);
+
+/* ---- client ---- */
+
+/* Takes a client that has no lease out of everything and frees it. */
+void client_forget(struct registry *registry, struct client *client, int64_t n_descriptors);
+
 /* ---- cursor ---- */
 
 /* An entry is about to leave its list. */

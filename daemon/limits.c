@@ -23,6 +23,8 @@ const struct limit_field limit_fields[] = {
         LIMIT(events),
         LIMIT(unread_bytes),
         LIMIT(unread_ms),
+        LIMIT(stored_descriptors),
+        LIMIT(resume_ms),
         LIMIT(descriptors),
         { NULL, 0 },
 };

@@ -3,6 +3,7 @@
  *
  *   begin    loop: validate, resolve, reserve. 0, a verdict, -errno, or VERDICT_AGAIN with request->queue set: wait
  *   work     pool: may block. 0, JOB_MORE, or -errno, which finish sees as job.result
+ *   (keeps)  loop: with a store, what was reserved is written down and its descriptors sent there; see keeping.h
  *   finish   loop: commit and fill the reply; on a verdict or -errno it has undone what begin reserved. VERDICT_AGAIN: wait
  *            (begin runs again), or for an event stream: nothing to say now
  *   abandon  loop: the client is gone: undo, whether or not work has run
@@ -32,6 +33,8 @@ struct op {
         enum op_lane lane;
         enum op_answer answer;
         bool oneway;   /* may be called so */
+        bool keeps;    /* makes leases, which a restart is to keep */
+        bool always;   /* answered even by a daemon that cannot read what an earlier one left */
         int log_level; /* of its line when it succeeds */
         int (*begin)(struct request *request);
         int (*work)(struct request *request);
@@ -67,6 +70,8 @@ int op_list_buffers_finish(struct request *request);
 
 int op_watch_begin(struct request *request);
 int op_watch_finish(struct request *request);
+
+int op_resume_finish(struct request *request);
 
 int op_status_finish(struct request *request);
 int op_info_finish(struct request *request);

@@ -119,6 +119,7 @@ int op_allocate_begin(struct request *request) {
                 return r;
 
         place = workplace_of(spec.device);
+        spec.stored = place->store && strcmp(spec.handle, "cuda-ipc") != 0; /* that one ends with the daemon's process */
         spec.ro_enforced = place->info.ro_enforced;
         spec.allocated = place->backend->round(place->backend_device, spec.size, spec.handle);
         if (spec.allocated <= 0 || spec.allocated > SCHEMA_INT_MAX)
@@ -185,6 +186,10 @@ int op_allocate_finish(struct request *request) {
                 return allocate_out_of_memory(request);
         if (result != 0)
                 return allocate_failed(request, result);
+        if (request->kept < 0) {
+                allocate_undo(request);
+                return request_internal(request, "storing a buffer for a restart", request->kept);
+        }
         if (request->holder->exited) {
                 allocate_undo(request);
                 return fail_reason(&request->failure, VERDICT_ACCESS_DENIED, "",

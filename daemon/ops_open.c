@@ -99,6 +99,8 @@ int op_open_finish(struct request *request) {
                 r = fail_reason(&request->failure, VERDICT_HANDLE_UNSUPPORTED, request->buffer->handle, "%s", request->detail.text);
         else if (r != 0)
                 r = request_internal(request, "making a handle", r);
+        else if (request->kept < 0)
+                r = request_internal(request, "storing a lease for a restart", request->kept);
         else if (request->holder->exited)
                 r = fail_reason(&request->failure, VERDICT_ACCESS_DENIED, "",
                                 "the process that asked has exited meanwhile");

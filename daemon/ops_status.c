@@ -39,21 +39,35 @@ static int64_t shm_device(void) {
         return (int64_t)st.st_dev;
 }
 
+/* Whoever may hold leases gets one; where it cannot be made, a restart ends the session's leases, which Allocate and Open would say. */
+static const char *status_token(struct request *request) {
+        struct registry *registry = request_registry(request);
+        struct client *client = request->client;
+
+        if (!registry->state || client->peer.overflow || registry_record_session(registry, client) < 0)
+                return NULL;
+        client_token_text(client, request->token);
+        return request->token;
+}
+
 int op_status_finish(struct request *request) {
         struct house *house = request->house;
         struct registry *registry = &house->registry;
-        struct device_info *devices = calloc(house->n_places, sizeof(*devices));
+        struct device_info *devices = calloc(house->n_places ? house->n_places : 1, sizeof(*devices));
+        const char *token;
 
+        request->page = devices;
         if (!devices)
                 return -ENOMEM;
+        token = status_token(request);
         for (size_t i = 0; i < house->n_places; i++)
                 device_describe(&house->places[i], &registry->limits, &devices[i]);
-        request->page = devices;
         request->reply.status = (struct status_reply){
                 .version = GPUIPC_VERSION,
                 .backend = house->backend_name,
                 .uptime_usec = (int64_t)(clock_monotonic_usec() - house->started_usec),
                 .session = rcstr_text(request->client->id),
+                .resume_token = token,
                 .features = {house->features, house->n_features},
                 .devices = {devices, house->n_places},
                 .buffers = registry->n_shown_buffers,

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "clock.h"
 #include "creds.h"
@@ -44,7 +45,35 @@ static void process_on_poll(uv_poll_t *poll, int status, int events) {
         holder_unref(&process->holder);
 }
 
-/* Watches the exit of a process by a descriptor, which counts. */
+/* What it is known by when the daemon has restarted. */
+static void process_identify(struct process *process) {
+        struct holder *holder = &process->holder;
+        struct stat st;
+
+        holder->pidfd = process->pidfd;
+        if (!process->house->registry.state)
+                return;
+        holder->identity = creds_identity(process->pidfd, holder->pid);
+        if (fstat(process->pidfd, &st) < 0)
+                return;
+        holder->pidfd_device = st.st_dev;
+        holder->pidfd_inode = st.st_ino;
+}
+
+/* Watches the exit of a process by a descriptor. */
+static int process_poll(struct process *process, int *pidfd) {
+        int r = uv_poll_init(process->house->loop, &process->poll, *pidfd);
+
+        if (r < 0)
+                return r;
+        process->pidfd = take_fd(pidfd);
+        process_identify(process);
+        process->poll.data = process;
+        uv_poll_start(&process->poll, UV_READABLE, process_on_poll);
+        return 0;
+}
+
+/* The descriptor counts. */
 static int process_watch(struct process *process, int *pidfd, struct failure *failure) {
         struct registry *registry = &process->house->registry;
         int r;
@@ -52,15 +81,10 @@ static int process_watch(struct process *process, int *pidfd, struct failure *fa
         r = registry_use_descriptors(registry, 1, failure);
         if (r != 0)
                 return r;
-        r = uv_poll_init(process->house->loop, &process->poll, *pidfd);
-        if (r < 0) {
+        r = process_poll(process, pidfd);
+        if (r < 0)
                 (void)registry_use_descriptors(registry, -1, failure);
-                return r;
-        }
-        process->pidfd = take_fd(pidfd);
-        process->poll.data = process;
-        uv_poll_start(&process->poll, UV_READABLE, process_on_poll);
-        return 0;
+        return r;
 }
 
 /* What /proc says of the pid is true of this process only if it still lives afterwards. */
@@ -90,7 +114,7 @@ int process_new(struct house *house, pid_t pid, uid_t uid, gid_t gid, int pidfd_
         process->holder.unplaced = true;
         list_init(&process->holder.leases);
         list_init(&process->by_session);
-        process->pidfd = -1;
+        process->pidfd = process->holder.pidfd = -1;
         if (!dead)
                 process_look(process, pidfd_take);
         r = pidfd_take >= 0 ? process_watch(process, &pidfd_take, failure) : 0;
@@ -99,6 +123,35 @@ int process_new(struct house *house, pid_t pid, uid_t uid, gid_t gid, int pidfd_
                 process_free(process);
                 return r;
         }
+        *ret = process;
+        return 0;
+}
+
+int process_restore(struct house *house, const struct holder *known, int pidfd_take, struct process **ret) {
+        struct process *process = calloc(1, sizeof(*process));
+        int r;
+
+        if (!process) {
+                fd_closep(&pidfd_take);
+                return -ENOMEM;
+        }
+        process->house = house;
+        process->holder = *known;
+        process->holder.refs = 1;
+        process->holder.destroy = process_destroy;
+        rcstr_ref(known->command);
+        rcstr_ref(known->container);
+        list_init(&process->holder.leases);
+        list_init(&process->by_session);
+        process->pidfd = process->holder.pidfd = -1;
+        r = pidfd_take >= 0 ? process_poll(process, &pidfd_take) : 0;
+        if (r < 0) {
+                fd_closep(&pidfd_take);
+                process_free(process);
+                return r;
+        }
+        if (process->pidfd >= 0)
+                house->registry.n_descriptors++;
         *ret = process;
         return 0;
 }

@@ -20,4 +20,8 @@ struct process {
 int process_new(struct house *house, pid_t pid, uid_t uid, gid_t gid, int pidfd_take, bool dead, struct process **ret,
                 struct failure *failure);
 
+/* One that an earlier daemon knew, from its record. Takes the pidfd (-1: none came back), also on failure. Not counted against any limit.
+ * 0 or -errno. */
+int process_restore(struct house *house, const struct holder *known, int pidfd_take, struct process **ret);
+
 #endif

@@ -102,6 +102,12 @@ void charge_commit(struct charge *charge) {
         charge->device->used_bytes += charge->bytes;
 }
 
+void charge_restore(struct charge *charge, struct account *account, struct device *device, int64_t bytes) {
+        *charge = (struct charge){.account = account_ref(account), .device = device, .bytes = bytes};
+        account->used_bytes += bytes;
+        device->used_bytes += bytes;
+}
+
 void charge_set_draining(struct charge *charge, bool draining) {
         if (!charge->account || charge->reserved || charge->draining == draining)
                 return;

@@ -73,6 +73,9 @@ int64_t device_room_bytes(const struct device *device, const struct limits *limi
 int charge_reserve(struct charge *charge, struct account *account, struct device *device,
                    int64_t bytes, const struct limits *limits, bool *ret_never, struct failure *failure);
 void charge_commit(struct charge *charge);
+
+/* A committed charge, over any limit: what is already there. */
+void charge_restore(struct charge *charge, struct account *account, struct device *device, int64_t bytes);
 void charge_set_draining(struct charge *charge, bool draining);
 
 /* Moves a committed charge to another uid, over its limit if need be. Cannot fail; a reserved or empty charge stays. */

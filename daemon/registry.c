@@ -42,11 +42,15 @@ int registry_init(struct registry *registry, const struct limits *limits, struct
         list_init(&registry->devices);
         list_init(&registry->retiring);
         list_init(&registry->cursors);
+        list_init(&registry->detached);
+        list_init(&registry->leaving);
         return 0;
 }
 
 void registry_deinit(struct registry *registry) {
         struct cursor *cursor;
+        struct client *client;
+        struct stored *stored;
         struct buffer *buffer;
         struct lease *lease;
 
@@ -56,6 +60,10 @@ void registry_deinit(struct registry *registry) {
                 lease_forget(registry, lease);
         list_for_each(buffer, &registry->buffers, by_registry)
                 buffer_forget(registry, buffer);
+        list_for_each(client, &registry->detached, by_registry)
+                client_forget(registry, client, 0);
+        while ((stored = registry_take_leaving(registry)))
+                stored_removed(stored);
         events_deinit(&registry->events);
         policy_deinit(&registry->policy);
         keeps_deinit(&registry->keeps);
@@ -63,6 +71,8 @@ void registry_deinit(struct registry *registry) {
         map_deinit(&registry->buffers_by_name);
         map_deinit(&registry->leases_by_id);
         map_deinit(&registry->clients_by_id);
+        map_deinit(&registry->stored);
+        map_deinit(&registry->tokens);
         accounts_deinit(&registry->accounts);
 }
 
@@ -116,6 +126,11 @@ void registry_set_degraded(struct registry *registry, struct device *device, boo
 
 void registry_refused(struct registry *registry, const struct buffer *buffer, int64_t now_usec) {
         events_add(&registry->events, "refused", buffer, NULL, now_usec);
+}
+
+void registry_freeze(struct registry *registry) {
+        registry->state = NULL;
+        registry->events.state = NULL;
 }
 
 /* What is held back counts as used, so that the numbers told add up. */

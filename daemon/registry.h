@@ -22,6 +22,8 @@
 #include "map.h"
 #include "policy.h"
 #include "quota.h"
+#include "state.h"
+#include "stored.h"
 
 struct backing; /* a buffer's memory; the backend's */
 
@@ -32,6 +34,9 @@ struct holder {
         gid_t gid;
         struct rcstr *command, *container;
         bool unplaced; /* see struct principal */
+        int pidfd;         /* borrowed from whoever watches it; -1: none */
+        uint64_t pidfd_device, pidfd_inode;
+        uint64_t identity; /* equal for one process seen over two connections; 0: not known */
         bool exited;
         unsigned refs;
         struct list leases;                      /* lease.by_holder */
@@ -40,6 +45,12 @@ struct holder {
 
 struct holder *holder_ref(struct holder *holder);
 void holder_unref(struct holder *holder);
+
+/* What a session is resumed by: 128 random bits. */
+struct token {
+        unsigned char bytes[16];
+};
+#define TOKEN_TEXT_SIZE 33
 
 /* A session, as the ledger knows it. */
 struct client {
@@ -53,6 +64,11 @@ struct client {
         int64_t bytes;             /* of buffers whose first lease it holds, reserved ones included */
         int64_t n_waits;
         void *session;             /* the session behind it; not the ledger's business */
+        bool detached;             /* left by an earlier daemon: in registry.detached, waiting for its Resume */
+        uint32_t slot;             /* of its record, SLOT_NONE: none */
+        struct token tokens[2];
+        unsigned tokens_valid;     /* STATE_TOKEN_FIRST, STATE_TOKEN_SECOND: which may be used */
+        unsigned token;            /* index of the one told last */
 };
 
 enum buffer_phase { PHASE_RESERVED, PHASE_LIVE, PHASE_KEPT, PHASE_DRAINING };
@@ -88,6 +104,8 @@ struct buffer {
         int64_t n_descriptors;     /* counted in registry.n_descriptors until its memory is closed */
         struct backing *backing;   /* NULL while reserved and after it was handed out */
         bool closing;              /* handed out, registry_retired() not yet called */
+        bool stored;               /* its descriptor goes into the store; counted in registry.n_stored until it is taken out */
+        uint32_t slot, parcel;     /* of its record, SLOT_NONE; its descriptor's number in the store */
 };
 
 enum lease_phase { LEASE_PHASE_RESERVED, LEASE_PHASE_ACTIVE, LEASE_PHASE_DRAINING };
@@ -106,6 +124,9 @@ struct lease {
         enum lease_phase phase;
         struct rcstr *label;
         int64_t since_usec;        /* realtime */
+        bool detached;             /* left by an earlier daemon, not taken up again yet */
+        struct stored *stored;     /* a reference: its process in the store; NULL when a restart ends the lease */
+        uint32_t slot;             /* of its record, SLOT_NONE */
 };
 
 struct registry {
@@ -116,6 +137,11 @@ struct registry {
         struct list clients, buffers, leases, devices; /* oldest first */
         struct list retiring;                          /* buffers whose memory is to be closed */
         struct list cursors;
+        struct list detached;                          /* clients left by an earlier daemon */
+        struct list leaving;                           /* stored.by_leaving: to be taken out of the store */
+        struct state *state;                           /* borrowed; NULL: a restart keeps nothing */
+        struct map stored, tokens;                     /* by key; by token, both of each client */
+        int64_t n_stored;                              /* descriptors in the store, or on their way there */
         struct keeps keeps;                            /* buffers whose keep runs */
         struct map buffers_by_id, buffers_by_name, leases_by_id, clients_by_id;
         int64_t n_clients, n_buffers, n_leases;        /* n_buffers counts reserved ones; n_leases does not */
@@ -169,6 +195,7 @@ struct buffer_spec {
         bool ro_enforced;
         int64_t keep_ms;
         int64_t n_descriptors; /* the buffer will use */
+        bool stored;           /* a restart is to keep it */
 };
 
 /* Checks every limit and the name, charges, and makes a reserved buffer with its first lease (rw). 0; NAME_TAKEN,
@@ -228,6 +255,35 @@ void registry_retired(struct registry *registry, struct buffer *buffer, int64_t 
 
 /* A request was refused; for those who watch. buffer may be NULL. */
 void registry_refused(struct registry *registry, const struct buffer *buffer, int64_t now_usec);
+
+/* ---- restart ---- */
+
+/* Writes down what must outlive a restart once the lease, and the buffer if it is new, are committed; needs a state. Nothing of it
+ * counts before the commit. -ENOMEM, -errno: the reservation is to be cancelled. The numbers tell the buffer's descriptor. */
+int registry_record(struct registry *registry, struct lease *lease, uint64_t fd_device, uint64_t fd_inode, int64_t now_usec);
+
+/* Writes the session down, with a first token, if it is not yet and there is a state. -ENOMEM, -errno. */
+int registry_record_session(struct registry *registry, struct client *client);
+void client_token_text(const struct client *client, char ret[TOKEN_TEXT_SIZE]);
+
+/* The client has made a call since its last Resume: it knows its token, the one before is of no further use. */
+void registry_confirm_token(struct registry *registry, struct client *client);
+
+/* Nothing is written down any more: what the state says now is what the next daemon finds. */
+void registry_freeze(struct registry *registry);
+
+/* The session of that token, for `client`, which has no lease, to take up: one that is detached, or `client` itself while it has
+ * detached leases. 0; VERDICT_NO_SUCH_SESSION, VERDICT_ACCESS_DENIED. */
+int registry_find_resumable(struct registry *registry, const struct client *client, const char *token, struct client **ret,
+                            struct failure *failure);
+
+/* `client` becomes the detached session `left` (which is freed, unless it is the same): its id, its leases, and a new token. Detached
+ * leases that `holds(arg, id)` knows are active again; with `last` the others are released. -errno, nothing changed. */
+int registry_resume(struct registry *registry, struct client *client, struct client *left, const char *token,
+                    bool (*holds)(void *arg, const char *lease), void *arg, bool last, int64_t now_usec, uint64_t monotonic_usec);
+
+/* The grace time is over: detached sessions end, and detached leases of others. */
+void registry_end_detached(struct registry *registry, int64_t now_usec, uint64_t monotonic_usec);
 
 /* A call begins or ends waiting: 0 or VERDICT_QUOTA_EXCEEDED (waits_per_session, waits_per_uid). */
 int registry_wait_begin(struct registry *registry, struct client *client, struct failure *failure);

@@ -24,7 +24,7 @@ struct sink {
         void (*drop)(void *session, const char *why);
 };
 
-enum request_state { REQUEST_RUNNING, REQUEST_WORKING, REQUEST_WAITING, REQUEST_STREAMING, REQUEST_PARKED };
+enum request_state { REQUEST_RUNNING, REQUEST_WORKING, REQUEST_STORING, REQUEST_WAITING, REQUEST_STREAMING, REQUEST_PARKED };
 
 struct request {
         struct list by_house;
@@ -53,9 +53,13 @@ struct request {
         bool pinned;           /* the reply lends `lend_fd` and carries a pin on buffer */
         int lend_fd;
         int fresh_fd;          /* made for this lease alone; owned; -1: the backing's own serves */
+        struct errand errand;  /* to the store, between work and finish */
+        bool keeps_process;    /* the errand puts the process there */
+        int kept;              /* what came of it: 0 or -errno */
         bool no_work;          /* begin found that there is nothing to do on the lane */
         struct cursor cursor;  /* List, ListBuffers */
         void *page;            /* items of the reply; freed with the request */
+        char token[TOKEN_TEXT_SIZE]; /* GetStatus, Resume: told in the reply */
         int64_t position;      /* Watch: the last sequence looked at */
 
         /* Waiting. */

@@ -24,7 +24,7 @@ static int allocate_check_name(const struct registry *registry, const struct cli
 }
 
 static int allocate_check_counts(const struct registry *registry, const struct client *client,
-                                 const struct buffer_spec *spec, struct failure *failure) {
+                                 const struct holder *holder, const struct buffer_spec *spec, struct failure *failure) {
         const struct limits *limits = &registry->limits;
         int64_t names = client->account->names;
         int r;
@@ -34,13 +34,15 @@ static int allocate_check_counts(const struct registry *registry, const struct c
         if (spec->name && names >= limits->names_per_uid)
                 return fail_quota(failure, "names_per_uid", limits->names_per_uid, names, 1);
         r = lease_check_room(registry, client, failure);
+        if (r == 0 && spec->stored)
+                r = stored_check(registry, holder, 1, failure);
         if (r != 0)
                 return r;
         return descriptors_check(registry, spec->n_descriptors, DESCRIPTORS_FOR_SESSIONS, failure);
 }
 
-static int allocate_check(const struct registry *registry, const struct client *client, const struct buffer_spec *spec,
-                          struct failure *failure) {
+static int allocate_check(const struct registry *registry, const struct client *client, const struct holder *holder,
+                          const struct buffer_spec *spec, struct failure *failure) {
         int64_t limit = registry->limits.bytes_per_session;
         int r;
 
@@ -50,7 +52,7 @@ static int allocate_check(const struct registry *registry, const struct client *
                         "your user id is not mapped where the daemon runs, so nothing can belong to you");
         r = allocate_check_name(registry, client, spec->name, failure);
         if (r == 0)
-                r = allocate_check_counts(registry, client, spec, failure);
+                r = allocate_check_counts(registry, client, holder, spec, failure);
         if (r != 0)
                 return r;
         if (spec->allocated > limit - client->bytes)
@@ -83,6 +85,8 @@ static struct buffer *buffer_new(struct registry *registry, const struct client 
         buffer->ro_enforced = spec->ro_enforced;
         buffer->keep_ms = spec->keep_ms;
         buffer->n_descriptors = spec->n_descriptors;
+        buffer->stored = spec->stored;
+        buffer->slot = SLOT_NONE;
         if (!buffer->id || (spec->name && !buffer->name) || (spec->meta && !buffer->meta)) {
                 buffer_free(registry, buffer);
                 return NULL;
@@ -92,6 +96,8 @@ static struct buffer *buffer_new(struct registry *registry, const struct client 
 
 static void buffer_link(struct registry *registry, struct buffer *buffer) {
         registry->last_buffer = buffer->serial;
+        record_number(registry, STATE_LAST_BUFFER, buffer->serial);
+        registry->n_stored += buffer->stored;
         registry->n_buffers++;
         registry->n_descriptors += buffer->n_descriptors;
         list_append(&registry->buffers, &buffer->by_registry);
@@ -152,7 +158,7 @@ int registry_allocate_reserve(struct registry *registry, struct client *client, 
         bool never = true;
         int r;
 
-        r = allocate_check(registry, client, spec, failure);
+        r = allocate_check(registry, client, holder, spec, failure);
         if (r == 0) {
                 r = charge_reserve(&charge, account, spec->device, spec->allocated, &registry->limits, &never,
                                    failure);
@@ -186,7 +192,9 @@ void registry_allocate_commit(struct registry *registry, struct buffer *buffer, 
 
         buffer->phase = PHASE_LIVE;
         buffer->backing = backing_take;
-        buffer->created_usec = now_usec;
+        if (buffer->slot == SLOT_NONE)
+                buffer->created_usec = now_usec;
+        record_buffer_word(registry, buffer, STATE_LIVE);
         registry->n_shown_buffers++;
         charge_commit(&buffer->charge);
         lease_activate(registry, lease, now_usec);
@@ -214,6 +222,8 @@ int registry_open_reserve(struct registry *registry, struct client *client, stru
         int r;
 
         r = lease_check_room(registry, client, failure);
+        if (r == 0 && registry->state && buffer->stored)
+                r = stored_check(registry, holder, 0, failure);
         if (r == 0)
                 r = map_reserve(&registry->leases_by_id);
         if (r != 0)

@@ -21,6 +21,8 @@ struct closer {
         struct workplace *place;
         struct buffer *buffer;
         struct backing *backing;
+        struct errand errand;
+        bool closed, passed; /* here; in the store */
 };
 
 static void workplace_judge(struct workplace *place, const char *illness) {
@@ -128,12 +130,32 @@ static int closer_work(struct job *job) {
         return 0;
 }
 
+static void closer_end(struct closer *closer) {
+        if (!closer->closed || !closer->passed)
+                return;
+        registry_retired(closer->place->registry, closer->buffer, clock_real_usec());
+        free(closer);
+}
+
 static void closer_done(struct job *job) {
         struct closer *closer = container_of(job, struct closer, job);
 
-        registry_retired(closer->place->registry, closer->buffer, clock_real_usec());
         workplace_look(closer->place);
-        free(closer);
+        closer->closed = true;
+        closer_end(closer);
+}
+
+static void closer_passed(struct errand *errand) {
+        struct closer *closer = container_of(errand, struct closer, errand);
+
+        closer->passed = true;
+        closer_end(closer);
+}
+
+static void closer_removed(struct errand *errand) {
+        struct closer *closer = container_of(errand, struct closer, errand);
+
+        lane_submit(closer->place->closing_lane, &closer->job);
 }
 
 void workplace_close(struct workplace *place, struct buffer *buffer, struct backing *backing_take) {
@@ -144,7 +166,15 @@ void workplace_close(struct workplace *place, struct buffer *buffer, struct back
         closer->job.uid = buffer->owner.uid;
         closer->job.work = closer_work;
         closer->job.done = closer_done;
-        lane_submit(place->closing_lane, &closer->job);
+        closer->closed = false;
+        closer->passed = !place->store || buffer->slot == SLOT_NONE;
+        if (closer->passed) {
+                lane_submit(place->closing_lane, &closer->job);
+                return;
+        }
+        closer->errand = (struct errand){.what = ERRAND_REMOVE, .n = 1, .parcels = {buffer->parcel},
+                                         .done = closer_removed, .passed = closer_passed};
+        store_send(place->store, &closer->errand);
 }
 
 static int check_work(struct job *job) {

@@ -10,6 +10,7 @@
 #include "backend.h"
 #include "lane.h"
 #include "registry.h"
+#include "store.h"
 
 struct closer; /* memory set aside for closing one buffer */
 
@@ -20,6 +21,7 @@ struct workplace {
         struct backend_device_info info;
         struct lane *lane, *closing_lane;
         struct registry *registry;
+        struct store *store; /* NULL: nothing of it is in a store */
         uv_loop_t *loop;
         struct list spare_closers; /* one for each buffer that has memory or is getting it */
         bool stuck[2];  /* by lane: a call does not return */
@@ -46,7 +48,8 @@ static inline struct workplace *workplace_of(const struct device *device) {
 int workplace_prepare_close(struct workplace *place);
 void workplace_forgo_close(struct workplace *place);
 
-/* Closes a retiring buffer's memory on the closing lane; registry_retired() follows from the loop. */
+/* Takes a retiring buffer's descriptor out of the store if it is there, and closes its memory on the closing lane. registry_retired()
+ * follows from the loop, once the manager has let go of its copy too. */
 void workplace_close(struct workplace *place, struct buffer *buffer, struct backing *backing_take);
 
 /* After a job: sees whether the backend calls the device sick, and then to its being checked until it is well. */

@@ -65,12 +65,13 @@ typedef enum gpuipc_status {
         GPUIPC_ERROR_UNSUPPORTED = 17,       /* the daemon does not know this method, interface or way of calling */
         /* The library's own. */
         GPUIPC_ERROR_UNREACHABLE = 32,  /* no daemon answers at the socket; error.system_errno says why */
-        GPUIPC_ERROR_DISCONNECTED = 33, /* the connection ended; leases made over it are over */
+        GPUIPC_ERROR_DISCONNECTED = 33, /* the connection ended, and the call could not be made again */
         GPUIPC_ERROR_PROTOCOL = 34,     /* the peer's answer makes no sense */
         GPUIPC_ERROR_FORKED = 35,       /* made before fork(), used in the child: connect anew. Or CUDA was */
         GPUIPC_ERROR_MAP = 36,          /* the handle could not be mapped; error.system_errno or the text says why */
         GPUIPC_ERROR_NO_MEMORY = 37,    /* this process is out of memory */
         GPUIPC_ERROR_CLOSED = 38,       /* a watch was ended, by gpuipc_watch_stop() or by the daemon */
+        GPUIPC_ERROR_LEASE_LOST = 39,   /* the lease ended with its connection and could not be taken up again */
 } gpuipc_status;
 
 typedef struct gpuipc_error {
@@ -97,8 +98,11 @@ typedef struct gpuipc_connect_options {
         const char *socket_path; /* NULL: $GPUIPC_SOCKET, else GPUIPC_DEFAULT_SOCKET */
         int timeout_ms;          /* for each call, beyond its own wait_ms, and for each reply of a list; 0: 30 seconds;
                                   * −1: none. A lease that comes after its time is given back by the library */
+        int restart_ms;          /* how long the daemon may be away before its leases are given up; 0: 30 seconds; −1: any end
+                                  * of a connection ends its leases, and no call is made a second time */
+        int no_thread;           /* non-zero: the library starts no thread; see gpuipc_client_fd() */
 } gpuipc_connect_options;
-#define GPUIPC_CONNECT_OPTIONS_INIT { sizeof(gpuipc_connect_options), NULL, 0 }
+#define GPUIPC_CONNECT_OPTIONS_INIT { sizeof(gpuipc_connect_options), NULL, 0, 0, 0 }
 
 /* Connects. The caller owns *ret_client. */
 GPUIPC_PUBLIC int gpuipc_connect(const gpuipc_connect_options *options, gpuipc_client **ret_client, gpuipc_error *ret_error);
@@ -111,6 +115,37 @@ GPUIPC_PUBLIC void gpuipc_client_free(gpuipc_client *client);
 
 /* The path of the socket this client speaks to. */
 GPUIPC_PUBLIC const char *gpuipc_client_socket(const gpuipc_client *client);
+
+/* ---- when the daemon is restarted -------------------------------------------------------------------------
+ *
+ * Mappings, pointers and descriptors do not depend on the daemon: they stay valid while it is away. A call made meanwhile,
+ * or caught in the midst of it, only takes longer: the library connects anew (at once, then after growing pauses, for
+ * restart_ms), takes up its session where the daemon has a store that kept it, and makes the call again; waits go on with
+ * the time that is left of them, watches with the next event. Within the client's timeout_ms: a call that is out of time
+ * returns GPUIPC_ERROR_TIMED_OUT or GPUIPC_ERROR_UNREACHABLE, and the leases stand nevertheless until restart_ms is over.
+ * After that each call tries once. What the socket refuses by its mode (EACCES) is not tried again.
+ *
+ * So that a program which makes no call keeps its leases too, a client with leases on such a daemon has one thread of the
+ * library's, all signals blocked, asleep until a connection ends. With no_thread there is none: poll gpuipc_client_fd() and
+ * call gpuipc_client_dispatch(). gpuipc_client_free() ends the thread; a forked child never had it, and never takes up its
+ * parent's sessions.
+ *
+ * A lease is lost when the daemon has no store (as without systemd), no longer knows the session, or does not come back in
+ * time; cuda-ipc buffers end with the daemon. gpuipc_buffer_check() tells, and gpuipc_release(). Until then what is mapped
+ * stays mapped, and host memory and cuda-fd memory keep their bytes; but the daemon no longer answers for them: it does not
+ * list them, others cannot open them, and their limits are not charged. Memory behind a cuda-ipc handle ended with the
+ * daemon: do not touch it any more. */
+
+/* How many connections ended, other than by this program's doing, and were made anew. When it has grown, a lease may have
+ * been lost. */
+GPUIPC_PUBLIC int64_t gpuipc_client_restarts(const gpuipc_client *client);
+
+/* With the option no_thread: a descriptor that is readable (POLLIN) while gpuipc_client_dispatch() has something to do.
+ * Borrowed; only to be polled. Without it: −1. */
+GPUIPC_PUBLIC int gpuipc_client_fd(const gpuipc_client *client);
+
+/* Sees to connections that ended. Never waits for the daemon; comes back to it when the descriptor is readable again. */
+GPUIPC_PUBLIC int gpuipc_client_dispatch(gpuipc_client *client, gpuipc_error *ret_error);
 
 /* ---- buffers ---------------------------------------------------------------------------------------------- */
 
@@ -178,10 +213,15 @@ GPUIPC_PUBLIC int gpuipc_buffer_write(gpuipc_buffer *buffer, int64_t offset, con
                                       gpuipc_error *ret_error);
 
 /* Unmaps (when no other object of this process uses the mapping), closes the handle and ends the lease. The object is
- * gone whatever is returned; the status tells whether the daemon confirmed: GPUIPC_ERROR_DISCONNECTED when the lease had
- * ended with its connection, GPUIPC_ERROR_TIMED_OUT when it will end as soon as the daemon answers again. NULL is
- * allowed. */
+ * gone whatever is returned; the status tells whether the daemon confirmed: GPUIPC_ERROR_LEASE_LOST when the lease had been
+ * lost before, GPUIPC_ERROR_DISCONNECTED when the client had been freed, GPUIPC_ERROR_TIMED_OUT or
+ * GPUIPC_ERROR_UNREACHABLE when it will end as soon as the daemon answers again. NULL is allowed. */
 GPUIPC_PUBLIC int gpuipc_release(gpuipc_buffer *buffer, gpuipc_error *ret_error);
+
+/* GPUIPC_OK while the lease stands as far as the library knows (it does not ask the daemon, and a lease whose daemon is away
+ * stands until it is lost); else GPUIPC_ERROR_LEASE_LOST, and error.message says by what. A buffer object that lost its lease
+ * remains usable for what does not need the daemon, and is still to be released. */
+GPUIPC_PUBLIC int gpuipc_buffer_check(gpuipc_buffer *buffer, gpuipc_error *ret_error);
 
 /* Facts of a buffer as they were when the lease was made. */
 GPUIPC_PUBLIC const char *gpuipc_buffer_id(const gpuipc_buffer *buffer);
@@ -271,7 +311,8 @@ GPUIPC_PUBLIC int gpuipc_list_buffers(gpuipc_client *client, const gpuipc_list_o
                                       int (*callback)(const gpuipc_buffer_info *buffer, void *data), void *data,
                                       gpuipc_error *ret_error);
 
-/* Events from now on (since < 0) or after the one numbered `since`, over a connection of their own. The caller owns
+/* Events from now on (since < 0) or after the one numbered `since`, over a connection of their own. After a restart of the
+ * daemon it goes on with the event after the last one it gave (before the first: with those from then on). The caller owns
  * *ret_watch. */
 GPUIPC_PUBLIC int gpuipc_watch_new(gpuipc_client *client, int64_t since, gpuipc_watch **ret_watch, gpuipc_error *ret_error);
 
@@ -291,7 +332,8 @@ GPUIPC_PUBLIC void gpuipc_watch_free(gpuipc_watch *watch);
 /* ---- the wire itself -------------------------------------------------------------------------------------- */
 
 /* Calls any method with JSON parameters (NULL: none) over a connection of its own and hands each reply's "parameters"
- * object, as JSON text, to the callback; several with `more` non-zero. Descriptors in replies are closed, and a lease made
+ * object, as JSON text, to the callback; several with `more` non-zero. Reading methods are called again when the daemon went
+ * away before the first reply. Descriptors in replies are closed, and a lease made
  * this way ends with the call. Each reply has the client's timeout_ms. A callback that returns non-zero ends the call, and
  * the function returns GPUIPC_OK. */
 GPUIPC_PUBLIC int gpuipc_call_json(gpuipc_client *client, const char *method, const char *parameters, int more,

@@ -51,7 +51,7 @@ static int decode_string(struct decoder *decoder, size_t value, const struct fie
         text = doc_string(decoder->doc, value);
         if (text == NULL)
                 return -ENOMEM;
-        if (field->type == FIELD_STRING && field->max > 0 && strlen(text) > (size_t)field->max)
+        if (field->type != FIELD_CHARS && field->max > 0 && strlen(text) > (size_t)field->max)
                 return bad_field(decoder, field->name);
         if (field->valid != NULL && !field->valid(text))
                 return bad_field(decoder, field->name);

@@ -181,6 +181,13 @@ static const struct field list_fields[] = {
 };
 static const struct field watch_fields[] = { FIELD(watch_params, since, FIELD_INT, OPTIONAL, RANGE_SEQUENCE) };
 
+static const struct field resume_fields[] = {
+        FIELD(resume_params, token, FIELD_STRING, .max = SCHEMA_ID_MAX, .hint = "the resume_token that GetStatus or Resume gave"),
+        FIELD(resume_params, leases, FIELD_STRING_ARRAY, IS_ID),
+        FIELD(resume_params, follow, FIELD_INT, OPTIONAL, .min = 0, .max = SCHEMA_INT_MAX,
+              .hint = "how many leases further calls of Resume will list"),
+};
+
 static const struct field info_fields[] = {
         FIELD(info_reply, vendor, FIELD_STRING),           FIELD(info_reply, product, FIELD_STRING),
         FIELD(info_reply, version, FIELD_STRING),          FIELD(info_reply, url, FIELD_STRING),
@@ -217,6 +224,11 @@ static const struct field buffers_fields[] = {
 static const struct field event_reply_fields[] = {
         FIELD(watch_reply, event, FIELD_STRUCT, .of = &schema_event),
 };
+static const struct field resume_reply_fields[] = {
+        FIELD(resume_reply, session, FIELD_STRING),
+        FIELD(resume_reply, resume_token, FIELD_STRING, OPTIONAL),
+        FIELD(resume_reply, leases, FIELD_STRUCT_ARRAY, .of = &schema_lease),
+};
 
 #define METHOD_SCHEMA(variable, owner, list) static const struct schema variable = SCHEMA(owner, "Method", list)
 METHOD_SCHEMA(interface_schema, interface_params, interface_fields);
@@ -228,6 +240,7 @@ METHOD_SCHEMA(free_schema, free_params, free_fields);
 METHOD_SCHEMA(kick_schema, kick_params, kick_fields);
 METHOD_SCHEMA(list_schema, list_params, list_fields);
 METHOD_SCHEMA(watch_schema, watch_params, watch_fields);
+METHOD_SCHEMA(resume_schema, resume_params, resume_fields);
 METHOD_SCHEMA(info_schema, info_reply, info_fields);
 METHOD_SCHEMA(description_schema, description_reply, description_fields);
 METHOD_SCHEMA(status_schema, status_reply, status_fields);
@@ -235,6 +248,7 @@ METHOD_SCHEMA(grant_schema, grant_reply, grant_fields);
 METHOD_SCHEMA(leases_schema, list_reply, leases_fields);
 METHOD_SCHEMA(buffers_schema, list_buffers_reply, buffers_fields);
 METHOD_SCHEMA(event_reply_schema, watch_reply, event_reply_fields);
+METHOD_SCHEMA(resume_reply_schema, resume_reply, resume_reply_fields);
 
 const struct method_schema method_schemas[N_METHODS] = {
         [METHOD_GET_INFO] = { SERVICE ".GetInfo", &empty, &info_schema },
@@ -250,6 +264,7 @@ const struct method_schema method_schemas[N_METHODS] = {
         [METHOD_LIST] = { BROKER ".List", &list_schema, &leases_schema },
         [METHOD_LIST_BUFFERS] = { BROKER ".ListBuffers", &list_schema, &buffers_schema },
         [METHOD_WATCH] = { BROKER ".Watch", &watch_schema, &event_reply_schema },
+        [METHOD_RESUME] = { BROKER ".Resume", &resume_schema, &resume_reply_schema },
 };
 
 /* ---- look-up ---------------------------------------------------------------------------------------------- */

@@ -170,6 +170,12 @@ struct watch_params {
         int64_t since;
 };
 
+struct resume_params {
+        const char *token;
+        struct string_array leases;
+        int64_t follow; /* optional */
+};
+
 /* ---- methods: replies ------------------------------------------------------------------------------------- */
 
 struct info_reply {
@@ -210,6 +216,11 @@ struct watch_reply {
         struct event_info event;
 };
 
+struct resume_reply {
+        const char *session, *resume_token;
+        struct struct_array leases; /* struct lease_info */
+};
+
 extern const struct schema schema_device, schema_handle, schema_buffer, schema_lease, schema_event;
 
 /* One row a method: its full name, parameters and reply. */
@@ -226,6 +237,7 @@ enum method {
         METHOD_LIST,
         METHOD_LIST_BUFFERS,
         METHOD_WATCH,
+        METHOD_RESUME,
         N_METHODS,
 };
 
@@ -255,6 +267,7 @@ union method_params {
         struct kick_params kick;
         struct list_params list;
         struct watch_params watch;
+        struct resume_params resume;
 };
 
 union method_reply {
@@ -265,6 +278,7 @@ union method_reply {
         struct list_reply list;
         struct list_buffers_reply list_buffers;
         struct watch_reply watch;
+        struct resume_reply resume;
 };
 
 /* Interface texts, exactly the .varlink files; NULL when `interface` is not offered. */

@@ -51,6 +51,10 @@ struct failure {
 /* "io.gpuipc.Broker.NoSuchBuffer"; NULL when out of range. */
 const char *verdict_error_name(enum verdict verdict);
 
+/* The reason of a TooManyRequests that passes with the daemon's restart: whoever holds leases waits for the connection to end,
+ * and takes up the session then. */
+#define VERDICT_REASON_STOPPING "the daemon is stopping; connect again when it is back"
+
 /* One sentence for a human, naming the cause. Never NULL. */
 const char *verdict_sentence(enum verdict verdict);
 

@@ -5,12 +5,13 @@
 #include "connect.h"
 #include "report.h"
 
-int ctl_connect_quietly(const struct arguments *arguments, int timeout_ms, gpuipc_client **ret_client,
+int ctl_connect_quietly(const struct arguments *arguments, int timeout_ms, int restart_ms, gpuipc_client **ret_client,
                         gpuipc_error *ret_error) {
         gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
         const char *variable = getenv("GPUIPC_SOCKET");
 
         options.timeout_ms = timeout_ms;
+        options.restart_ms = restart_ms;
         options.socket_path = arguments->values[OPTION_SOCKET];
         if (!options.socket_path && !(variable && variable[0])) {
                 options.socket_path = GPUIPC_DEFAULT_ADMIN_SOCKET;
@@ -24,7 +25,7 @@ int ctl_connect_quietly(const struct arguments *arguments, int timeout_ms, gpuip
 int ctl_connect(const struct arguments *arguments, int timeout_ms, gpuipc_client **ret_client) {
         gpuipc_error error;
 
-        if (ctl_connect_quietly(arguments, timeout_ms, ret_client, &error) != GPUIPC_OK)
+        if (ctl_connect_quietly(arguments, timeout_ms, 0, ret_client, &error) != GPUIPC_OK)
                 return report_error(&error);
         return EXIT_DONE;
 }

@@ -10,8 +10,8 @@
  * gpuipc_connect_options. An exit code; the caller frees *ret_client. */
 int ctl_connect(const struct arguments *arguments, int timeout_ms, gpuipc_client **ret_client);
 
-/* The same in silence: a gpuipc_status. */
-int ctl_connect_quietly(const struct arguments *arguments, int timeout_ms, gpuipc_client **ret_client,
+/* The same in silence: a gpuipc_status. restart_ms as in gpuipc_connect_options. */
+int ctl_connect_quietly(const struct arguments *arguments, int timeout_ms, int restart_ms, gpuipc_client **ret_client,
                         gpuipc_error *ret_error);
 
 static inline void client_freep(gpuipc_client **client) {

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "connect.h"
@@ -12,16 +13,26 @@
 #include "rawjson.h"
 #include "report.h"
 
-static void lost_tell(int64_t since, int64_t oldest) {
+#define SOON_USEC 100000 /* a connection that ends this soon was no use */
+#define BREAKS_MAX 5     /* in a row */
+
+/* Whether to go on with `oldest`. Lower numbers are those of another life of a daemon that remembers none before it. */
+static bool lost_tell(int64_t since, int64_t oldest) {
+        if (oldest == since + 1)
+                return false;
+        if (oldest <= since) {
+                report_note("the daemon was restarted and numbers its events anew; going on with %" PRId64, oldest);
+                return true;
+        }
         report_note("events after %" PRId64 " are no longer remembered; going on with %" PRId64, since, oldest);
+        return true;
 }
 
 int events_watch(gpuipc_client *client, int64_t since, gpuipc_watch **ret_watch) {
         gpuipc_error error;
         int r = gpuipc_watch_new(client, since, ret_watch, &error);
 
-        while (r == GPUIPC_ERROR_EVENTS_LOST && error.oldest > since + 1) {
-                lost_tell(since, error.oldest);
+        while (r == GPUIPC_ERROR_EVENTS_LOST && lost_tell(since, error.oldest)) {
                 since = error.oldest - 1;
                 r = gpuipc_watch_new(client, since, ret_watch, &error);
         }
@@ -122,10 +133,10 @@ int events_print(const struct arguments *arguments, gpuipc_client *client, gpuip
                 if (status == GPUIPC_OK) {
                         last = event->sequence;
                         r = filter_passes(&filter, event) ? line_print(event) : EXIT_DONE;
-                } else if (status == GPUIPC_ERROR_EVENTS_LOST && error.oldest > last + 1) {
-                        lost_tell(last, error.oldest);
+                } else if (status == GPUIPC_ERROR_EVENTS_LOST && lost_tell(last, error.oldest)) {
+                        last = error.oldest - 1;
                         watch_freep(&watch);
-                        r = events_watch(client, error.oldest - 1, &watch);
+                        r = events_watch(client, last, &watch);
                 } else if (status == GPUIPC_ERROR_CLOSED) {
                         (void)report_failure("the daemon ended the stream of events: it went away, or was not "
                                              "read fast enough");
@@ -139,34 +150,51 @@ int events_print(const struct arguments *arguments, gpuipc_client *client, gpuip
 
 /* ---- JSON ------------------------------------------------------------------------------------------------- */
 
+struct stream {
+        int64_t last; /* event printed; -1: none */
+        int r;
+};
+
 static int event_print_raw(const char *parameters, void *data) {
-        struct rawjson_slice event;
-        int *r = data;
+        struct rawjson_slice event, sequence;
+        struct stream *stream = data;
 
         if (!rawjson_member(parameters, "event", &event))
                 return 0;
+        if (rawjson_member(event.text, "sequence", &sequence))
+                stream->last = strtoll(sequence.text, NULL, 10);
         (void)fwrite(event.text, 1, event.n, stdout);
         (void)putchar('\n');
-        *r = report_flush();
-        return *r;
+        stream->r = report_flush();
+        return stream->r;
 }
 
-static int events_call(gpuipc_client *client, int64_t since, int *ret_exit, gpuipc_error *ret_error) {
+static int events_call(gpuipc_client *client, struct stream *stream, gpuipc_error *ret_error) {
         char parameters[64];
 
-        (void)snprintf(parameters, sizeof(parameters), "{\"since\":%" PRId64 "}", since);
-        return gpuipc_call_json(client, "io.gpuipc.Broker.Watch", since < 0 ? NULL : parameters, 1,
-                                event_print_raw, ret_exit, ret_error);
+        (void)snprintf(parameters, sizeof(parameters), "{\"since\":%" PRId64 "}", stream->last);
+        return gpuipc_call_json(client, "io.gpuipc.Broker.Watch", stream->last < 0 ? NULL : parameters, 1, event_print_raw,
+                                stream, ret_error);
 }
 
 int events_print_json(gpuipc_client *client, int64_t since) {
+        struct stream stream = { since, EXIT_DONE };
         gpuipc_error error;
-        int r = EXIT_DONE, status = events_call(client, since, &r, &error);
+        int n_breaks = 0;
 
-        while (status == GPUIPC_ERROR_EVENTS_LOST && error.oldest > since + 1) {
-                lost_tell(since, error.oldest);
-                since = error.oldest - 1;
-                status = events_call(client, since, &r, &error);
+        for (;;) {
+                int64_t begun = print_monotonic_usec();
+                int status = events_call(client, &stream, &error);
+
+                if (status == GPUIPC_OK)
+                        return stream.r;
+                if (status == GPUIPC_ERROR_EVENTS_LOST && lost_tell(stream.last, error.oldest)) {
+                        stream.last = error.oldest - 1;
+                        continue;
+                }
+                /* A daemon that was restarted is asked again, one that breaks off each time is not. */
+                n_breaks = print_monotonic_usec() - begun < SOON_USEC ? n_breaks + 1 : 1;
+                if (status != GPUIPC_ERROR_DISCONNECTED || n_breaks > BREAKS_MAX)
+                        return report_error(&error);
         }
-        return status == GPUIPC_OK ? r : report_error(&error);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Holding: makes or opens by the command line, announces, waits. The daemon is asked every few seconds whether the
- * lease still stands, so that nobody holds what is no longer theirs without knowing. */
+/* Holding: makes or opens by the command line, announces, waits. The library is asked every second whether the lease still
+ * stands, so that nobody holds what is no longer theirs without knowing. */
 #include "hold.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include "proto/cleanup.h"
 #include "report.h"
 
-#define CHECK_EVERY_MS 3000
+#define CHECK_EVERY_MS 1000
 
 int hold_options(const struct arguments *arguments, gpuipc_allocate_options *ret) {
         gpuipc_allocate_options options = GPUIPC_ALLOCATE_OPTIONS_INIT;
@@ -78,69 +78,30 @@ int hold_release(gpuipc_buffer **buffer) {
 
 /* ---- whether the lease still stands ----------------------------------------------------------------------- */
 
-struct lease_search {
-        const char *lease;
-        bool found;
-};
+/* The lease is over. Without a daemon that is the reason to name. */
+static int hold_lost(gpuipc_client *client, const gpuipc_error *lost) {
+        gpuipc_error error;
+        int r = report_error(lost);
 
-static int lease_match(const gpuipc_lease_info *lease, void *data) {
-        struct lease_search *search = data;
-
-        search->found = lease->id && strcmp(lease->id, search->lease) == 0;
-        return search->found;
-}
-
-static void session_copy(const gpuipc_status_info *status, void *data) {
-        char **session = data;
-
-        free(*session);
-        *session = status->session ? strdup(status->session) : NULL;
-}
-
-/* A buffer that was waited for may live in a session of its own, which only the list tells of; else it is enough, and
- * cheap, that the session is still the same. A gpuipc_status. */
-static int lease_check(gpuipc_client *client, const gpuipc_buffer *buffer, const char *session, bool waited,
-                       bool *ret_stands, gpuipc_error *ret_error) {
-        _cleanup_free_ char *now = NULL;
-        gpuipc_list_options options = GPUIPC_LIST_OPTIONS_INIT;
-        struct lease_search search = { gpuipc_buffer_lease(buffer), false };
-        int r;
-
-        if (waited) {
-                options.name = gpuipc_buffer_name(buffer);
-                options.uid = options.name ? -1 : (int64_t)geteuid();
-                r = gpuipc_list(client, &options, lease_match, &search, ret_error);
-                *ret_stands = search.found;
-                return r;
-        }
-        r = gpuipc_get_status(client, session_copy, &now, ret_error);
-        *ret_stands = !session || !now || strcmp(session, now) == 0;
+        if (gpuipc_get_status(client, NULL, NULL, &error) == GPUIPC_ERROR_UNREACHABLE)
+                return report_error(&error);
         return r;
 }
 
-int hold_until_stopped(gpuipc_client *client, gpuipc_buffer **buffer, const struct stop *stop, bool waited) {
-        _cleanup_free_ char *session = NULL;
+int hold_until_stopped(gpuipc_client *client, gpuipc_buffer **buffer, const struct stop *stop) {
+        int64_t restarts = gpuipc_client_restarts(client);
         gpuipc_error error;
-        bool stands = true;
-        int r;
 
-        stop_expose(stop);
-        r = gpuipc_get_status(client, session_copy, &session, &error);
-        stop_cover(stop);
-        while (r == GPUIPC_OK && stands) {
+        while (gpuipc_buffer_check(*buffer, &error) == GPUIPC_OK) {
+                if (gpuipc_client_restarts(client) != restarts) {
+                        restarts = gpuipc_client_restarts(client);
+                        report_note("the daemon was restarted; the lease on %s stands", gpuipc_buffer_id(*buffer));
+                }
                 if (stop_wait(stop, CHECK_EVERY_MS)) {
                         stop_leave(stop);
                         return hold_release(buffer);
                 }
-                stop_expose(stop);
-                r = lease_check(client, *buffer, session, waited, &stands, &error);
-                stop_cover(stop);
-                if (r == GPUIPC_ERROR_TIMED_OUT || r == GPUIPC_ERROR_TOO_MANY_REQUESTS)
-                        r = GPUIPC_OK; /* busy is not gone */
         }
         stop_leave(stop);
-        if (r != GPUIPC_OK)
-                return report_error(&error);
-        return report_failure("the lease on %s is over: its session was closed by the daemon or by kick",
-                              gpuipc_buffer_id(*buffer));
+        return hold_lost(client, &error);
 }

@@ -26,9 +26,8 @@ int hold_open(const struct arguments *arguments, gpuipc_client *client, gpuipc_a
 /* "ID NAME BYTES" on stdout, at once. An exit code. */
 int hold_announce(const gpuipc_buffer *buffer);
 
-/* Holds until one of the signals, or until the lease is over without our doing, and releases. `waited`: the call that
- * made the buffer was told to wait. An exit code. */
-int hold_until_stopped(gpuipc_client *client, gpuipc_buffer **buffer, const struct stop *stop, bool waited);
+/* Holds until one of the signals, or until the lease is over without our doing, and releases. An exit code. */
+int hold_until_stopped(gpuipc_client *client, gpuipc_buffer **buffer, const struct stop *stop);
 
 /* Releases now. An exit code. */
 int hold_release(gpuipc_buffer **buffer);

@@ -35,5 +35,5 @@ int verb_alloc(const struct arguments *arguments) {
                 stop_leave(&stop);
                 return r == EXIT_DONE ? hold_release(&buffer) : r;
         }
-        return hold_until_stopped(client, &buffer, &stop, options.wait_ms > 0);
+        return hold_until_stopped(client, &buffer, &stop);
 }

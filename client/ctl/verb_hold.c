@@ -121,5 +121,5 @@ int verb_hold(const struct arguments *arguments) {
         r = hold_announce(buffer);
         if (r != EXIT_DONE)
                 return r;
-        return hold_until_stopped(client, &buffer, &stop, arguments_has(arguments, OPTION_WAIT));
+        return hold_until_stopped(client, &buffer, &stop);
 }

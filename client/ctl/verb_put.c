@@ -74,5 +74,5 @@ int verb_put(const struct arguments *arguments) {
                 stop_leave(&stop);
                 return hold_release(&buffer);
         }
-        return hold_until_stopped(client, &buffer, &stop, options.wait_ms > 0);
+        return hold_until_stopped(client, &buffer, &stop);
 }

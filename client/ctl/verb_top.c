@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* top: looks again and again. On a terminal a page of its own, which outlives the daemon's restarts; elsewhere, and with
- * --json, plain text that ends with the daemon. */
+/* top: looks again and again. On a terminal a page of its own, which says so while the daemon is away; elsewhere, and with
+ * --json, plain text that waits for it as long as the library does. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +18,7 @@
 #define ANSWER_MS 5000 /* a daemon that takes longer is told of; the page goes on */
 
 struct top {
+        int restart_ms; /* as in gpuipc_connect_options */
         const struct arguments *arguments;
         gpuipc_client *client; /* NULL: none just now */
         gpuipc_watch *watch;   /* NULL: none just now; rates are missing then */
@@ -44,7 +45,7 @@ static int top_connect(struct top *top, gpuipc_error *ret_error) {
 
         if (top->client)
                 return GPUIPC_OK;
-        r = ctl_connect_quietly(top->arguments, ANSWER_MS, &top->client, ret_error);
+        r = ctl_connect_quietly(top->arguments, ANSWER_MS, top->restart_ms, &top->client, ret_error);
         if (r == GPUIPC_OK && !arguments_has(top->arguments, OPTION_JSON))
                 (void)gpuipc_watch_new(top->client, -1, &top->watch, NULL);
         return r;
@@ -229,6 +230,7 @@ int verb_top(const struct arguments *arguments) {
                 return plain_run(&top);
         top.style.color = !arguments_has(arguments, OPTION_NO_COLOR) && !(no_color && no_color[0]);
         /* A daemon that is not there at the start is an error, not a page. */
+        top.restart_ms = -1; /* a screen says that the daemon is away, and hears keys meanwhile */
         if (top_connect(&top, &error) != GPUIPC_OK)
                 return report_error(&error);
         return screen_run(&top);

@@ -18,7 +18,7 @@ int verb_version(const struct arguments *arguments) {
         gpuipc_error error;
 
         (void)printf("gpuipcctl %s\nlibgpuipc %s\n", GPUIPC_VERSION, gpuipc_version());
-        if (ctl_connect_quietly(arguments, SOON_MS, &client, &error) == GPUIPC_OK &&
+        if (ctl_connect_quietly(arguments, SOON_MS, -1, &client, &error) == GPUIPC_OK &&
             gpuipc_get_status(client, version_take, &text, &error) == GPUIPC_OK) {
                 bytes_append_str(&text, " at ");
                 print_escaped(&text, gpuipc_client_socket(client));

@@ -141,6 +141,7 @@ void check_socket(struct doctor *doctor) {
                                                    : GPUIPC_DEFAULT_SOCKET;
         options.socket_path = doctor->socket;
         options.timeout_ms = doctor->options->patience_ms;
+        options.restart_ms = -1; /* what is the matter now, not in a while */
         if (is_other_thing(doctor))
                 return;
         if (gpuipc_connect(&options, &doctor->client, &error) != GPUIPC_OK) {

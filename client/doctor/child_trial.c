@@ -160,6 +160,7 @@ int child_trial(const char *socket, const char *device, const char *handle, int 
         }
         connect.socket_path = socket;
         connect.timeout_ms = timeout_ms;
+        connect.restart_ms = -1;
         child_calls("gpuipc_allocate()");
         if (gpuipc_connect(&connect, &trial.client, &error) != GPUIPC_OK)
                 return failed("allocate", &error);

@@ -115,6 +115,12 @@ class Status(typing.TypedDict):
     uid: int | None
 
 
+class Resumed(typing.TypedDict):
+    session: str
+    resume_token: str | None
+    leases: list[Lease]
+
+
 class Grant(typing.TypedDict):
     buffer: Buffer
     lease: str
@@ -243,6 +249,9 @@ class Broker(VarlinkInterface, name=NAME):
 
     @varlinkmethod(return_parameter="event", allow_foreign=True)
     def Watch(self, *, since: int | None = None) -> collections.abc.Iterator[Event]: ...
+
+    @varlinkmethod(allow_foreign=True)
+    def Resume(self, *, token: str, leases: list[str], follow: int | None = None) -> Resumed: ...
 
 
 class BrokerWithoutMore(VarlinkInterface, name=NAME):

@@ -358,7 +358,7 @@ START_TEST(kicked_session_is_told) {
         /* This process lives and has it mapped. */
         wait_for(strcmp(look(client).state, "draining") == 0);
         memory_set(library_map(buffer), 0, 2);
-        library_expect(gpuipc_release(buffer, &error), GPUIPC_ERROR_DISCONNECTED, &error);
+        library_expect(gpuipc_release(buffer, &error), GPUIPC_ERROR_LEASE_LOST, &error);
         gpuipc_client_free(other);
         gpuipc_client_free(client);
         gpuipcd_kill(daemon_process); /* the lease drains until this process ends */

@@ -23,7 +23,8 @@ ALICE, BOB, CAROL = 2001, 2002, 2003
 STATUS = b'{"method":"io.gpuipc.Broker.GetStatus"}'
 NAMES = {"clients", "clients_per_uid", "leases_per_session", "bytes_per_uid", "bytes_per_session", "keep_free_bytes",
          "host_bytes", "buffers", "names_per_uid", "waits_per_session", "waits_per_uid", "wait_ms", "keep_ms",
-         "message_bytes", "events", "unread_bytes", "unread_ms", "descriptors"}
+         "message_bytes", "events", "unread_bytes", "unread_ms", "stored_descriptors",
+         "resume_ms", "descriptors"}
 
 
 class LimitTest(ActorTest):

@@ -19,17 +19,18 @@ COLUMNS = 140
 
 # Downwards only: a module includes its own layer and those before it. A new module needs a place here.
 LAYERS = (
-    ("util", "alarm clock creds fault limits list log log_text map memory notify rcstr waitq"),
-    ("backends", "backend backend_cuda backend_host cuda_* wipe wipe_helper"),
+    ("util", "alarm clock creds errand fault handed limits list log log_text map memory notify rcstr waitq"),
+    ("backends", "backend backend_absent backend_cuda backend_host cuda_* wipe wipe_helper"),
     ("lane", "lane"),
-    ("ledger", "audit buffer client cursor events keeps lease ledger policy quota registry reserve"),
+    ("store", "leftovers state state_* store"),
+    ("ledger", "audit audit_state buffer client cursor events keeps lease ledger policy quota record registry reserve restore resume stored"),
     ("house", "house workplace"),
-    ("ops", "grant ops ops_* request"),
+    ("ops", "grant keeping ops ops_* request"),
     ("dispatch", "dispatch report wait"),
     ("session", "farewell hall outbox process sender session"),
     ("listener", "listener doors"),
     ("config", "config config_*"),
-    ("broker", "broker devices"),
+    ("broker", "broker devices keeper recovery recovery_*"),
     ("main", "main"),
 )
 # Written as a verb or name would be, but never by a person reading aloud.

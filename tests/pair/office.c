@@ -4,11 +4,13 @@
 #include "office.h"
 
 #include <check.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/log.h"
+#include "daemon/restore.h"
 #include "proto/cleanup.h"
 #include "tests/support/json.h"
 
@@ -22,8 +24,7 @@ int office_patience_sec(void) {
 
 static struct gate *the_gate; /* a backend has no place for it; set while no lane runs */
 
-static int gate_pass(void) {
-        struct gate *gate = the_gate;
+static int gate_pass(struct gate *gate) {
         int fail;
 
         pthread_mutex_lock(&gate->lock);
@@ -38,9 +39,7 @@ static int gate_pass(void) {
         return -fail;
 }
 
-static int gate_leave(int result) {
-        struct gate *gate = the_gate;
-
+static int gate_leave(struct gate *gate, int result) {
         pthread_mutex_lock(&gate->lock);
         gate->left++;
         pthread_cond_broadcast(&gate->changed);
@@ -86,7 +85,7 @@ void gate_wait_left(struct gate *gate, int n) {
 
 static int gated_allocate(struct backend_device *device, int64_t size, int64_t allocated, const char *handle,
                           struct backing **backing, struct backend_detail *detail) {
-        int r = gate_pass();
+        int r = gate_pass(the_gate);
 
         if (r == 0)
                 r = backend_host.allocate(device, size, allocated, handle, backing, detail);
@@ -94,22 +93,60 @@ static int gated_allocate(struct backend_device *device, int64_t size, int64_t a
                 backend_host.close(*backing);
         if (r < 0)
                 *backing = NULL;
-        return gate_leave(r);
+        return gate_leave(the_gate, r);
 }
 
 static int gated_open(struct backing *backing, enum access access, int *ret_fd, struct backend_detail *detail) {
-        int r = gate_pass();
+        int r = gate_pass(the_gate);
 
-        return gate_leave(r == 0 ? backend_host.open(backing, access, ret_fd, detail) : r);
+        return gate_leave(the_gate, r == 0 ? backend_host.open(backing, access, ret_fd, detail) : r);
 }
 
 static int gated_seal(struct backing *backing, struct backend_detail *detail) {
-        int r = gate_pass();
+        int r = gate_pass(the_gate);
 
-        return gate_leave(r == 0 ? backend_host.seal(backing, detail) : r);
+        return gate_leave(the_gate, r == 0 ? backend_host.seal(backing, detail) : r);
 }
 
 static struct backend gated;
+
+/* ---- the shelf --------------------------------------------------------------------------------------------- */
+
+static struct shelf *the_shelf;
+
+static void shelf_do(struct shelf *shelf, const char *text, const int *fds, unsigned n) {
+        const char *name = strstr(text, "FDNAME=");
+        size_t kept = 0;
+
+        if (strncmp(text, "BARRIER=1", 9) == 0) {
+                ck_assert_uint_eq(n, 1);
+                shelf->n_barriers++;
+                return;
+        }
+        ck_assert_ptr_nonnull(name);
+        name += 7;
+        if (strncmp(text, "FDSTORE=1\nFDPOLL=0\n", 19) == 0) {
+                ck_assert_uint_eq(n, 1);
+                ck_assert_int_ge(fcntl(fds[0], F_GETFD), 0);
+                ck_assert_uint_lt(shelf->n, ELEMENTSOF(shelf->names));
+                snprintf(shelf->names[shelf->n++], STORE_NAME_SIZE, "%s", name);
+                return;
+        }
+        for (size_t i = 0; i < shelf->n; i++)
+                if (strcmp(shelf->names[i], name) != 0)
+                        memmove(shelf->names[kept++], shelf->names[i], STORE_NAME_SIZE);
+        shelf->n = kept;
+}
+
+/* On the store's lane. */
+static int shelf_send(const char *text, const int *fds, unsigned n) {
+        struct shelf *shelf = the_shelf;
+        int r = gate_pass(&shelf->gate);
+
+        if (r == 0)
+                shelf_do(shelf, text, fds, n);
+        return gate_leave(&shelf->gate, r < 0 ? r : 1);
+}
 
 /* ---- the office -------------------------------------------------------------------------------------------- */
 
@@ -157,6 +194,31 @@ void office_init(struct office *office, int64_t capacity_bytes) {
         office->house.n_places = 1;
 }
 
+void office_stock(struct office *office) {
+        pthread_mutex_init(&office->shelf.gate.lock, NULL);
+        pthread_cond_init(&office->shelf.gate.changed, NULL);
+        office->shelf.gate.open = true;
+        the_shelf = &office->shelf;
+        office->house.registry.limits.stored_descriptors = 32;
+        ck_assert_int_eq(state_new(&state_layout, 1, &office->state), 0);
+        ck_assert_int_eq(store_new(&office->loop, shelf_send, NULL, NULL, &office->store), 0);
+        registry_restore_numbers(&office->house.registry, office->state);
+        registry_restored(&office->house.registry, 0, 0);
+        office->house.store = office->place.store = office->store;
+        office->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        ck_assert_int_ge(office->null_fd, 0);
+}
+
+static void office_unstock(struct office *office) {
+        if (!office->state)
+                return;
+        ck_assert_uint_eq(office->shelf.n, 0);
+        ck_assert_int_eq(office->house.registry.n_stored, 1);
+        ck_assert(list_empty(&office->house.registry.leaving));
+        store_stop(office->store);
+        close(office->null_fd);
+}
+
 bool office_turn(struct office *office) {
         uint64_t next_usec;
         bool more;
@@ -164,7 +226,7 @@ bool office_turn(struct office *office) {
         uv_run(&office->loop, UV_RUN_NOWAIT);
         more = hall_settle(&office->hall, &next_usec);
         ck_assert(registry_check(&office->house.registry));
-        return more || !workplace_idle(&office->place);
+        return more || !workplace_idle(&office->place) || (office->store && !store_settled(office->store));
 }
 
 void office_settle(struct office *office) {
@@ -204,14 +266,17 @@ void office_deinit(struct office *office) {
         office_settle(office);
         ck_assert_int_eq(office->gate.entered, office->gate.left);
         assert_nothing_left(office);
+        office_unstock(office);
         registry_deinit(&office->house.registry);
         workplace_deinit(&office->place);
+        store_free(office->store);
         uv_run(&office->loop, UV_RUN_NOWAIT);
         uv_walk(&office->loop, close_handle, NULL);
         uv_run(&office->loop, UV_RUN_DEFAULT);
         ck_assert_int_eq(uv_loop_close(&office->loop), 0);
         bytes_deinit(&office->house.scratch);
         free(office->house.limits_json);
+        state_free(office->state);
         pthread_cond_destroy(&office->gate.changed);
         pthread_mutex_destroy(&office->gate.lock);
 }
@@ -271,7 +336,8 @@ void caller_init(struct caller *caller, struct office *office, uid_t uid) {
         ck_assert_ptr_nonnull(person);
         *caller = (struct caller){.office = office, .holder = &person->holder};
         person->office = office;
-        person->holder = (struct holder){.pid = (pid_t)uid, .uid = uid, .gid = uid, .refs = 1, .destroy = person_destroy};
+        person->holder = (struct holder){.pid = (pid_t)uid, .uid = uid, .gid = uid, .refs = 1, .destroy = person_destroy,
+                                         .pidfd = office->state ? office->null_fd : -1};
         list_init(&person->holder.leases);
         office->n_people++;
         ck_assert_int_eq(registry_client_new(&office->house.registry, &peer, 0, &caller->client, &failure), 0);

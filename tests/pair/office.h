@@ -21,6 +21,14 @@ struct gate {
         int fail; /* errno that every call ends with instead of working; 0: none */
 };
 
+/* What stands for the service manager's store: the names in it, and a gate before it. */
+struct shelf {
+        struct gate gate;
+        char names[64][STORE_NAME_SIZE];
+        size_t n;
+        int n_barriers;
+};
+
 struct office {
         uv_loop_t loop;
         struct house house;
@@ -28,6 +36,10 @@ struct office {
         struct workplace place;
         struct gate gate;
         int n_people; /* holders that exist */
+        struct shelf shelf;
+        struct state *state; /* NULL without a store */
+        struct store *store;
+        int null_fd; /* stands for every process's pidfd */
 };
 
 /* A client with a process behind it, and the sink its replies go to. */
@@ -45,6 +57,9 @@ struct caller {
 };
 
 void office_init(struct office *office, int64_t capacity_bytes);
+
+/* From now on a restart keeps buffers; before anybody comes. */
+void office_stock(struct office *office);
 
 /* Everybody must have left; fails unless nothing is left of what they did. */
 void office_deinit(struct office *office);

@@ -32,9 +32,13 @@ static const struct {
 enum moment { BEHIND_ANOTHER, AT_WORK, BETWEEN_STEPS, AFTER_WORK, AFTER_FINISH, WRITTEN, N_MOMENTS };
 enum death { LEAVES, EXITS_THEN_LEAVES, LEAVES_THEN_EXITS, EXITS, OTHERS_LEAVE_TOO, N_DEATHS };
 
+static bool stocked; /* with a store: what is granted outlives a restart */
+
 /* An office where a buffer "there", b1, is held by somebody of the same user. */
 static void furnish(struct office *office, struct caller *owner) {
         office_init(office, CAPACITY);
+        if (stocked)
+                office_stock(office);
         caller_init(owner, office, 1000);
         gate_permit(&office->gate);
         caller_call(owner, CALL("Allocate", "\"size\":100,\"name\":\"there\",\"mode\":\"0666\""));
@@ -85,12 +89,13 @@ static void die(struct office *office, struct caller *caller, struct caller *own
 }
 
 START_TEST(death_at_each_moment_of_work) {
-        int work = _i / N_DEATHS / N_MOMENTS;
+        int work = _i / N_DEATHS / N_MOMENTS % (int)ELEMENTSOF(works);
         enum moment moment = _i / N_DEATHS % N_MOMENTS;
         enum death death = _i % N_DEATHS;
         struct caller owner, other, caller;
         struct office office;
 
+        stocked = _i / N_DEATHS / N_MOMENTS >= (int)ELEMENTSOF(works);
         furnish(&office, &owner);
         caller_init(&other, &office, 1000);
         caller_init(&caller, &office, 1000);
@@ -120,10 +125,11 @@ START_TEST(death_at_each_moment_of_work) {
 
 START_TEST(work_that_fails) {
         static const int errors[] = { ENOMEM, EMFILE, EIO };
-        int work = _i / (int)ELEMENTSOF(errors), error = errors[_i % (int)ELEMENTSOF(errors)];
+        int work = _i / (int)ELEMENTSOF(errors) % (int)ELEMENTSOF(works), error = errors[_i % (int)ELEMENTSOF(errors)];
         struct caller owner, caller;
         struct office office;
 
+        stocked = _i / (int)ELEMENTSOF(errors) >= (int)ELEMENTSOF(works);
         furnish(&office, &owner);
         caller_init(&caller, &office, 1000);
         office.gate.fail = error;
@@ -153,11 +159,12 @@ START_TEST(reply_that_cannot_be_queued) {
         struct caller owner, caller;
         struct office office;
 
+        stocked = _i >= (int)ELEMENTSOF(works);
         furnish(&office, &owner);
         caller_init(&caller, &office, 1000);
         gate_open(&office.gate);
         caller.n_refused = 1;
-        caller_call(&caller, works[_i].call);
+        caller_call(&caller, works[_i % (int)ELEMENTSOF(works)].call);
         office_settle(&office);
         ck_assert_int_eq(caller.n_replies, 0);
         ck_assert_ptr_nonnull(caller.dropped);
@@ -278,9 +285,9 @@ int main(void) {
         int n = (int)ELEMENTSOF(works), failed;
 
         tcase_set_timeout(tcase, 30);
-        tcase_add_loop_test(tcase, death_at_each_moment_of_work, 0, n * N_MOMENTS * N_DEATHS);
-        tcase_add_loop_test(tcase, work_that_fails, 0, n * 3);
-        tcase_add_loop_test(tcase, reply_that_cannot_be_queued, 0, n);
+        tcase_add_loop_test(tcase, death_at_each_moment_of_work, 0, 2 * n * N_MOMENTS * N_DEATHS);
+        tcase_add_loop_test(tcase, work_that_fails, 0, 2 * n * 3);
+        tcase_add_loop_test(tcase, reply_that_cannot_be_queued, 0, 2 * n);
         tcase_add_loop_test(tcase, death_while_it_waits_or_streams, 0, (int)ELEMENTSOF(pauses) * N_DEATHS);
         tcase_add_test(tcase, those_behind_a_dead_one_are_served);
         tcase_add_test(tcase, unwritten_reply_keeps_its_descriptor);

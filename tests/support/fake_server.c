@@ -62,10 +62,18 @@ static void answer_all(struct fake *fake, int peer) {
 
 static void read_one(struct fake *fake, int peer) {
         char bytes[4096];
-        ssize_t n = recv(fake->fds[peer], bytes, sizeof(bytes), MSG_DONTWAIT);
+        bool deaf;
+        ssize_t n;
 
+        (void)pthread_mutex_lock(&fake->lock);
+        deaf = fake->deaf;
+        fake->deaf = false;
+        (void)pthread_mutex_unlock(&fake->lock);
+        n = deaf ? 0 : recv(fake->fds[peer], bytes, sizeof(bytes), MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
                 return;
+        if (deaf)
+                fake->answer(fake, peer, "", fake->data);
         if (n <= 0) {
                 (void)pthread_mutex_lock(&fake->lock);
                 (void)close(fake->fds[peer]);
@@ -81,10 +89,10 @@ static void read_one(struct fake *fake, int peer) {
 }
 
 static void *serve(void *arg) {
+        static _Thread_local struct pollfd fds[FAKE_PEERS_MAX + 2];
         struct fake *fake = arg;
 
         for (;;) {
-                struct pollfd fds[FAKE_PEERS_MAX + 2];
                 int n;
 
                 (void)pthread_mutex_lock(&fake->lock);
@@ -196,6 +204,46 @@ void fake_hang_up(struct fake *fake, int peer) {
         (void)pthread_mutex_unlock(&fake->lock);
 }
 
+void fake_hang_up_all(struct fake *fake) {
+        (void)pthread_mutex_lock(&fake->lock);
+        for (int i = 0; i < fake->n_peers; i++)
+                if (fake->fds[i] >= 0)
+                        (void)shutdown(fake->fds[i], SHUT_RDWR);
+        (void)pthread_mutex_unlock(&fake->lock);
+}
+
+void fake_drop_next(struct fake *fake) {
+        (void)pthread_mutex_lock(&fake->lock);
+        fake->deaf = true;
+        (void)pthread_mutex_unlock(&fake->lock);
+}
+
+static void away_path(const struct fake *fake, char path[128]) {
+        (void)snprintf(path, 128, "%s/away", fake->directory);
+}
+
+void fake_down(struct fake *fake, int error) {
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        char away[128];
+        int fd;
+
+        away_path(fake, away);
+        must(rename(fake->path, away) == 0, "rename");
+        if (error == ENOENT)
+                return;
+        (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", fake->path);
+        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        must(fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0, "bind");
+        (void)close(fd);
+}
+
+void fake_up(struct fake *fake) {
+        char away[128];
+
+        away_path(fake, away);
+        must(rename(away, fake->path) == 0, "rename");
+}
+
 bool fake_is_open(struct fake *fake, int peer) {
         bool open;
 
@@ -279,6 +327,13 @@ char *fake_grant(const struct fake_grant *grant) {
         return text;
 }
 
+const char fake_status[] =
+        "{\"parameters\":{\"version\":\"1\",\"backend\":\"host\",\"uptime_usec\":1,"
+        "\"session\":\"s1\",\"features\":[\"x\",\"y\"],\"devices\":[{\"uuid\":\"host\",\"name\":"
+        "\"Host\",\"kind\":\"host\",\"free_bytes\":7,\"brokered_bytes\":5,\"draining_bytes\":0,"
+        "\"handles\":[\"memfd\"],\"zeroed\":\"driver\",\"degraded\":false}],\"buffers\":2,"
+        "\"leases\":3,\"sessions\":4,\"limits\":{\"clients\":9}}}";
+
 /* ---- the broker of few words ------------------------------------------------------------------------------ */
 
 void fake_broker_init(struct fake_broker *broker, int64_t size) {
@@ -323,11 +378,7 @@ void fake_broker_answer(struct fake *fake, int peer, const char *call, void *dat
         } else if (strstr(call, ".List\"")) {
                 fake_send(fake, peer, "{\"parameters\":{\"leases\":[]}}");
         } else if (strstr(call, ".GetStatus\"")) {
-                fake_send(fake, peer, "{\"parameters\":{\"version\":\"1\",\"backend\":\"host\",\"uptime_usec\":1,"
-                                      "\"session\":\"s1\",\"features\":[\"x\",\"y\"],\"devices\":[{\"uuid\":\"host\",\"name\":"
-                                      "\"Host\",\"kind\":\"host\",\"free_bytes\":7,\"brokered_bytes\":5,\"draining_bytes\":0,"
-                                      "\"handles\":[\"memfd\"],\"zeroed\":\"driver\",\"degraded\":false}],\"buffers\":2,"
-                                      "\"leases\":3,\"sessions\":4,\"limits\":{\"clients\":9}}}");
+                fake_send(fake, peer, fake_status);
         } else {
                 if (strstr(call, ".Release\"")) {
                         (void)pthread_mutex_lock(&broker->lock);

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FAKE_PEERS_MAX 64
+#define FAKE_PEERS_MAX 8192
 
 struct fake;
 
@@ -33,6 +33,7 @@ struct fake {
         int n_peers;  /* ever accepted */
         char **calls; /* "PEER {…}" */
         size_t n_calls;
+        bool deaf;
 };
 
 struct fake *fake_start(fake_answer *answer, void *data);
@@ -43,6 +44,16 @@ void fake_send_bytes(struct fake *fake, int peer, const void *bytes, size_t n, c
 void fake_send(struct fake *fake, int peer, const char *text);
 void fake_send_fds(struct fake *fake, int peer, const char *text, const int *fds, size_t n_fds);
 void fake_hang_up(struct fake *fake, int peer);
+
+/* The next message is not read: its connection is closed with it, as by a process that dies, and the answer's call is "". */
+void fake_drop_next(struct fake *fake);
+
+/* Every connection ends. */
+void fake_hang_up_all(struct fake *fake);
+
+/* Nobody can connect, since nothing is at the path (ENOENT) or nobody listens there (ECONNREFUSED), until fake_up(). */
+void fake_down(struct fake *fake, int error);
+void fake_up(struct fake *fake);
 
 /* Connections that are open now; whether this one is; all that were ever accepted. */
 size_t fake_open_peers(struct fake *fake);
@@ -68,6 +79,9 @@ struct fake_grant {
         const char *more;                 /* further members of the reply, with a leading comma; NULL: none */
 };
 char *fake_grant(const struct fake_grant *grant);
+
+/* A reply to GetStatus, without a token. */
+extern const char fake_status[];
 
 /* A broker of few words, for tests that need no script: Allocate and Open give a sealed memfd (one for each name),
  * Release, Seal, Free and Kick succeed, GetStatus, List and ListBuffers answer little, Watch stays silent. */

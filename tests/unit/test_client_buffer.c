@@ -39,7 +39,7 @@ static void grants_answer(struct fake *fake, int peer, const char *call, void *d
         char *text;
 
         if (!strstr(call, ".Allocate\"") && !strstr(call, ".Open\"")) {
-                fake_send(fake, peer, "{\"parameters\":{}}");
+                fake_send(fake, peer, strstr(call, ".GetStatus\"") ? fake_status : "{\"parameters\":{}}");
                 return;
         }
         text = grants->text ? strdup(grants->text) : fake_grant(&grants->grant);
@@ -430,7 +430,8 @@ START_TEST(lease_ends_with_its_connection) {
         /* Other calls go on over a new connection, the lease's own does not. */
         ck_assert_int_eq(gpuipc_allocate(client, 4096, NULL, &fresh, &error), GPUIPC_OK);
         memcpy(pointer, "still here", 11);
-        ck_assert_int_eq(gpuipc_release(old, &error), GPUIPC_ERROR_DISCONNECTED);
+        ck_assert_int_eq(gpuipc_release(old, &error), GPUIPC_ERROR_LEASE_LOST);
+        ck_assert_ptr_nonnull(strstr(error.message, "no store"));
         ck_assert_int_eq(gpuipc_release(fresh, &error), GPUIPC_OK);
         ck_assert_uint_eq(fake_count(fake, "Release", NULL), 1);
         ck_assert_int_eq(fake_peer_of(fake, "Release"), 1);

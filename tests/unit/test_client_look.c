@@ -311,19 +311,36 @@ START_TEST(watch_ends) {
         gpuipc_watch_free(watch);
 
         ck_assert_int_eq(gpuipc_watch_new(client, -1, &watch, &error), GPUIPC_OK);
-        fake_hang_up(fake, 2);
-        ck_assert_int_eq(gpuipc_watch_next(watch, -1, &event, &error), GPUIPC_ERROR_DISCONNECTED);
-        ck_assert(readable(watch));
-        ck_assert_int_eq(gpuipc_watch_next(watch, 1000000, &event, &error), GPUIPC_ERROR_DISCONNECTED);
-        gpuipc_watch_free(watch);
-
-        ck_assert_int_eq(gpuipc_watch_new(client, -1, &watch, &error), GPUIPC_OK);
-        fake_send(fake, 3, "{\"parameters\":{\"event\":{\"sequence\":1}},\"continues\":true}");
+        fake_send(fake, 2, "{\"parameters\":{\"event\":{\"sequence\":1}},\"continues\":true}");
         ck_assert_int_eq(gpuipc_watch_next(watch, -1, &event, &error), GPUIPC_ERROR_PROTOCOL);
         /* The client goes first. */
         gpuipc_client_free(client);
         ck_assert_int_eq(gpuipc_watch_next(watch, -1, &event, &error), GPUIPC_ERROR_CLOSED);
         gpuipc_watch_free(watch);
+        fake_stop(fake);
+        check_fd_count_end();
+}
+END_TEST
+
+/* Without patience the end of the connection is the watch's. */
+START_TEST(watch_ends_with_its_connection) {
+        gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
+        const gpuipc_event_info *event;
+        gpuipc_client *client;
+        gpuipc_watch *watch;
+        gpuipc_error error;
+
+        check_fd_count_begin();
+        struct fake *fake = fake_start(watch_answer, NULL);
+        options.socket_path = fake->path;
+        options.restart_ms = -1;
+        ck_assert_int_eq(gpuipc_connect(&options, &client, &error), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_watch_new(client, -1, &watch, &error), GPUIPC_OK);
+        fake_hang_up(fake, 1);
+        ck_assert_int_eq(gpuipc_watch_next(watch, -1, &event, &error), GPUIPC_ERROR_DISCONNECTED);
+        ck_assert(readable(watch));
+        gpuipc_watch_free(watch);
+        gpuipc_client_free(client);
         fake_stop(fake);
         check_fd_count_end();
 }
@@ -367,6 +384,7 @@ int main(void) {
         tcase_add_test(tcase, call_json);
         tcase_add_test(tcase, watch_gives_events);
         tcase_add_test(tcase, watch_ends);
+        tcase_add_test(tcase, watch_ends_with_its_connection);
         tcase_add_test(tcase, watch_is_stopped_by_another_thread);
         suite_add_tcase(suite, tcase);
 

@@ -40,6 +40,9 @@ static const struct row {
         {"Daemon", "Wipe", "wipe", AT(INT, wipe), WIPE_AUTO,
          {{"auto", WIPE_AUTO}, {"always", WIPE_ALWAYS}, {"never", WIPE_NEVER}},
          {{"yes", "no such choice; give one of auto|always|never"}}},
+        {"Daemon", "Store", "store", AT(INT, store), STORE_AUTO,
+         {{"auto", STORE_AUTO}, {"yes", STORE_YES}, {"no", STORE_NO}},
+         {{"maybe", "no such choice; give one of auto|yes|no"}}},
         {"Daemon", "LogLevel", "log-level", AT(INT, log_level), LOG_NOTICE,
          {{"emerg", LOG_EMERG}, {"err", LOG_ERR}, {"warning", LOG_WARNING}, {"debug", LOG_DEBUG}},
          {{"7", "no such choice; give one of emerg|alert|crit|err|warning|notice|info|debug"}}},
@@ -73,6 +76,9 @@ static const struct row {
         COUNT_ROW("WaitsPerUser", "waits-per-user", waits_per_uid, 256, "0", "1000000"),
         COUNT_ROW("EventsMax", "events-max", events, 4096, "1", "1000000"),
         COUNT_ROW("DescriptorsMax", "descriptors-max", descriptors, 0, "0", "1073741824"),
+        COUNT_ROW("StoreMax", "store-max", stored_descriptors, 2048, "16", "25000"),
+        {"Limits", "ResumeSec", "resume-sec", AT(INT64, limits.resume_ms), 30000,
+         {{"0", 0}, {"1h", 3600000}, {"5s", 5000}}, {{"61min", "out of range; give a time from 0s to 1h" TIME}}},
 #define SIZE_ROW(key, option, member, initial)                                                                          \
         {"Limits", key, option, AT(INT64, limits.member), initial,                                                      \
          {{"0", 0}, {"4096", 4096}, {"3K", 3072}, {"2G", INT64_C(2) << 30}, {"1T", INT64_C(1) << 40},                   \

@@ -208,7 +208,7 @@ START_TEST(methods_are_found_by_name) {
                 ck_assert_int_eq(schema_method(method_schemas[i].name, &known), i);
                 ck_assert(known);
         }
-        ck_assert_int_eq(schema_method("io.gpuipc.Broker.Resume", &known), N_METHODS);
+        ck_assert_int_eq(schema_method("io.gpuipc.Broker.Borrow", &known), N_METHODS);
         ck_assert(known);
         ck_assert_int_eq(schema_method("io.gpuipc.Broker.", &known), N_METHODS);
         ck_assert(known);
