@@ -10,7 +10,8 @@
 #   make V=1             shows each command
 #   make portable        the command and what it needs, to mount into a container (gpuipcctl doctor)
 #   make gpu-bundle      the GPU tier, to be carried to a machine with a GPU and run by tests/gpu/run.sh
-#   make install         DESTDIR= PREFIX=/usr/local
+#   make install         DESTDIR= PREFIX=/usr/local; uninstall takes exactly that away
+#   make deb rpm         packages, in build/deb and build/rpm
 #   make clean           build/ but for what was downloaded; distclean: all of it
 #
 # Sources are found by wildcard: a new .c in proto/, client/, client/ctl/, client/examples/, daemon/ or tests/*/
@@ -44,8 +45,11 @@ sbindir ?= $(PREFIX)/sbin
 libdir ?= $(PREFIX)/lib
 includedir ?= $(PREFIX)/include
 mandir ?= $(PREFIX)/share/man
-sysconfdir ?= /etc
+sysconfdir ?= $(if $(filter /usr,$(PREFIX)),/etc,$(PREFIX)/etc)
 unitdir ?= $(PREFIX)/lib/systemd/system
+sysusersdir ?= $(PREFIX)/lib/sysusers.d
+tmpfilesdir ?= $(PREFIX)/lib/tmpfiles.d
+catalogdir ?= $(PREFIX)/lib/systemd/catalog
 
 # What is installed decides how to build, so the other goals wait for deps in a make of their own.
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
@@ -61,25 +65,32 @@ else
 include mk/flags.mk
 include mk/sources.mk
 
-.PHONY: all tests demo check fuzz fuzz-replay bench lint valgrind install clean distclean FORCE
+.PHONY: all tests demo check fuzz fuzz-replay bench lint valgrind install uninstall clean distclean FORCE
 .DEFAULT_GOAL := all
 
-all: $(PROGRAMS) $(EXAMPLES)
+all: $(PROGRAMS) $(EXAMPLES) completions
 
 include mk/build.mk
 include mk/tests.mk
 include mk/fault.mk
 include mk/fake.mk
+include mk/completions.mk
+include mk/packages.mk
 include mk/portable.mk
 include mk/gpu.mk
 
 demo: all
 	tests/demo.sh $(B)
 
+INSTALL = DESTDIR='$(DESTDIR)' bindir='$(bindir)' sbindir='$(sbindir)' libdir='$(libdir)' includedir='$(includedir)' \
+	mandir='$(mandir)' sysconfdir='$(sysconfdir)' unitdir='$(unitdir)' sysusersdir='$(sysusersdir)' \
+	tmpfilesdir='$(tmpfilesdir)' catalogdir='$(catalogdir)' prefix='$(PREFIX)' version='$(VERSION)' mk/install
+
 install: all $(INSTALL_CTL)
-	DESTDIR='$(DESTDIR)' bindir='$(bindir)' sbindir='$(sbindir)' libdir='$(libdir)' includedir='$(includedir)' \
-	mandir='$(mandir)' sysconfdir='$(sysconfdir)' unitdir='$(unitdir)' prefix='$(PREFIX)' \
-	version='$(VERSION)' mk/install $(B)
+	$(Q)$(INSTALL) $(B)
+
+uninstall: $(COMPLETIONS)
+	$(Q)$(INSTALL) --remove $(B)
 
 clean:
 	mk/clean
