@@ -82,15 +82,15 @@ include mk/gpu.mk
 demo: all
 	tests/demo.sh $(B)
 
-INSTALL = DESTDIR='$(DESTDIR)' bindir='$(bindir)' sbindir='$(sbindir)' libdir='$(libdir)' includedir='$(includedir)' \
+PLACE = DESTDIR='$(DESTDIR)' bindir='$(bindir)' sbindir='$(sbindir)' libdir='$(libdir)' includedir='$(includedir)' \
 	mandir='$(mandir)' sysconfdir='$(sysconfdir)' unitdir='$(unitdir)' sysusersdir='$(sysusersdir)' \
 	tmpfilesdir='$(tmpfilesdir)' catalogdir='$(catalogdir)' prefix='$(PREFIX)' version='$(VERSION)' mk/install
 
 install: all $(INSTALL_CTL)
-	$(Q)$(INSTALL) $(B)
+	$(Q)$(PLACE) $(B)
 
 uninstall: $(COMPLETIONS)
-	$(Q)$(INSTALL) --remove $(B)
+	$(Q)$(PLACE) --remove $(B)
 
 clean:
 	mk/clean

@@ -168,9 +168,11 @@ class Machine:
         for path in ("upper", "work"):
             os.mkdir(f"{layers}/{path}")
         self.mount("-t", "overlay", "-o", f"lowerdir=/,upperdir={layers}/upper,workdir={layers}/work", "overlay", self.root)
-        # A machine of its own: without this one's policy for packages and its past, and not at its first boot.
-        if os.path.lexists(f"{self.root}/usr/sbin/policy-rc.d"):
-            os.unlink(f"{self.root}/usr/sbin/policy-rc.d")
+        # A machine of its own: without this one's policy for packages and its past, not at its first boot, and without an index of
+        # manual pages that each package would have made anew.
+        for path in ("usr/sbin/policy-rc.d", "var/lib/man-db/auto-update"):
+            if os.path.lexists(f"{self.root}/{path}"):
+                os.unlink(f"{self.root}/{path}")
         with open(f"{self.root}/etc/machine-id", "w", encoding="ascii") as file:
             file.write(f"{secrets.token_hex(16)}\n")
         for path in ("var/log/journal", "run/log"):
@@ -435,4 +437,4 @@ def serving(machine):
     return machine.ctl("status", check=False).returncode == 0
 
 
-__all__ = ["AFTER_INSTALL", "ADMIN_SOCKET", "BUILD", "Journal", "Machine", "ROOT", "SERVICE", "SOCKET", "UNITS", "Unavailable", "serving", "wait_for"]
+__all__ = ["AFTER_INSTALL", "PATH", "ADMIN_SOCKET", "BUILD", "Journal", "Machine", "ROOT", "SERVICE", "SOCKET", "UNITS", "Unavailable", "serving", "wait_for"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The units in a booted machine: activation, readiness, watchdog, reload, stop, crash loops, and all features under the hardening.
-deadline: 300 s"""
+It runs alone, since it measures time. deadline: 300 s"""
 
 import os
 import re
@@ -184,7 +184,8 @@ class Failures(UnitTest):
             wait_for(lambda: pid not in machine.processes(), "it to be gone")
         took = time.monotonic() - began
         print(f"30 kills in {took:.1f} s")
-        self.assertLess(took, 10)
+        # Of a machine with nothing else to do; by as much as others wait for its processors, it may take longer.
+        self.assertLess(took, 10 * max(1, os.getloadavg()[0] / os.cpu_count()))
         self.assertTrue(serving(machine))
         machine.wait_show(SERVICE, ActiveState="active", NRestarts=lambda text: int(text) - before >= 30)
         for unit in (SOCKET, ADMIN_SOCKET):
