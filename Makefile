@@ -40,16 +40,8 @@ PYTHON ?= /usr/bin/python3
 VERSION := $(shell sed -n 's/^.define GPUIPC_VERSION "\(.*\)"/\1/p' include/gpuipc.h)
 
 PREFIX ?= /usr/local
-bindir ?= $(PREFIX)/bin
-sbindir ?= $(PREFIX)/sbin
-libdir ?= $(PREFIX)/lib
-includedir ?= $(PREFIX)/include
-mandir ?= $(PREFIX)/share/man
-sysconfdir ?= $(if $(filter /usr,$(PREFIX)),/etc,$(PREFIX)/etc)
-unitdir ?= $(PREFIX)/lib/systemd/system
-sysusersdir ?= $(PREFIX)/lib/sysusers.d
-tmpfilesdir ?= $(PREFIX)/lib/tmpfiles.d
-catalogdir ?= $(PREFIX)/lib/systemd/catalog
+# Where what is installed goes; mk/install has the defaults, which follow from PREFIX.
+DIRECTORIES := bindir sbindir libdir includedir mandir sysconfdir unitdir sysusersdir tmpfilesdir catalogdir
 
 # What is installed decides how to build, so the other goals wait for deps in a make of their own.
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
@@ -82,9 +74,7 @@ include mk/gpu.mk
 demo: all
 	tests/demo.sh $(B)
 
-PLACE = DESTDIR='$(DESTDIR)' bindir='$(bindir)' sbindir='$(sbindir)' libdir='$(libdir)' includedir='$(includedir)' \
-	mandir='$(mandir)' sysconfdir='$(sysconfdir)' unitdir='$(unitdir)' sysusersdir='$(sysusersdir)' \
-	tmpfilesdir='$(tmpfilesdir)' catalogdir='$(catalogdir)' prefix='$(PREFIX)' version='$(VERSION)' mk/install
+PLACE = DESTDIR='$(DESTDIR)' prefix='$(PREFIX)' $(foreach each,$(DIRECTORIES),$(if $($(each)),$(each)='$($(each))')) mk/install
 
 install: all $(INSTALL_CTL)
 	$(Q)$(PLACE) $(B)

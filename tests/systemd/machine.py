@@ -399,9 +399,8 @@ class Machine:
     # ---- gpuipc
 
     def install(self):
-        """make install into the tree, then what README.md tells to do."""
-        subprocess.run(["make", "-s", "install", f"DESTDIR={self.root}", "PREFIX=/usr"], cwd=ROOT, check=True,
-                       stdout=subprocess.DEVNULL, env={"PATH": PATH})
+        """What make install does, into the tree, then what README.md tells to do."""
+        subprocess.run(["mk/install", BUILD], cwd=ROOT, check=True, env={"PATH": PATH, "DESTDIR": self.root, "prefix": "/usr"})
         for command in AFTER_INSTALL:
             self.run(*command)
 

@@ -253,15 +253,16 @@ class Removed(PackageTest):
         self.purge()
 
     def files(self):
-        """Everything in the machine's tree that is not kept by others."""
+        """Whatever the machine has written and is not kept by others: the overlay's upper layer, to which nobody else writes."""
         found = {}
-        for directory, names, files in os.walk(machine.root):
-            inside = os.path.relpath(directory, machine.root)
+        top = f"{machine.directory}/layers/upper"
+        for directory, names, files in os.walk(top):
+            inside = os.path.relpath(directory, top)
             names[:] = [name for name in names if os.path.normpath(f"{inside}/{name}") not in KEPT_BY_OTHERS]
             for name in names + files:
                 path = os.path.normpath(f"{inside}/{name}")
                 try:
-                    found[path] = os.lstat(f"{machine.root}/{path}").st_mtime_ns if name in files else None
+                    found[path] = os.lstat(f"{top}/{path}").st_mtime_ns if name in files else None
                 except FileNotFoundError:
                     continue
         return found
