@@ -3,19 +3,11 @@
  * never leaves one of its own current, and never synchronises. */
 #include "cuda_context.h"
 
-int cuda_context_enter(const struct cuda *cuda, const struct cuda_device *device, struct cuda_context *ret,
-                       gpuipc_error *ret_error) {
+static int push_primary(const struct cuda *cuda, const struct cuda_device *device, struct cuda_context *ret,
+                        gpuipc_error *ret_error) {
         const struct cuda_driver *driver = &cuda->driver;
         CUcontext context = NULL;
-        CUresult result = driver->cuCtxGetCurrent(&context);
-
-        if (result != CUDA_SUCCESS)
-                return cuda_driver_error(driver, result, "cuCtxGetCurrent()", DOCTOR_DRIVER_REFUSES, "", ret_error);
-        if (context) {
-                *ret = (struct cuda_context){ .device = device };
-                return GPUIPC_OK;
-        }
-        result = driver->cuDevicePrimaryCtxRetain(&context, device->ordinal);
+        CUresult result = driver->cuDevicePrimaryCtxRetain(&context, device->ordinal);
         if (result != CUDA_SUCCESS)
                 return cuda_driver_error(driver, result, "cuDevicePrimaryCtxRetain()", DOCTOR_DRIVER_REFUSES,
                                          "Is the GPU in exclusive mode and in use?", ret_error);
@@ -25,6 +17,29 @@ int cuda_context_enter(const struct cuda *cuda, const struct cuda_device *device
                 return cuda_driver_error(driver, result, "cuCtxPushCurrent()", DOCTOR_DRIVER_REFUSES, "", ret_error);
         }
         *ret = (struct cuda_context){ .device = device, .pushed = context, .retained = true };
+        return GPUIPC_OK;
+}
+
+int cuda_context_enter(const struct cuda *cuda, const struct cuda_device *device, struct cuda_context *ret,
+                       gpuipc_error *ret_error) {
+        CUcontext context = NULL;
+        CUresult result = cuda->driver.cuCtxGetCurrent(&context);
+
+        if (result != CUDA_SUCCESS)
+                return cuda_driver_error(&cuda->driver, result, "cuCtxGetCurrent()", DOCTOR_DRIVER_REFUSES, "", ret_error);
+        if (!context)
+                return push_primary(cuda, device, ret, ret_error);
+        *ret = (struct cuda_context){ .device = device };
+        return GPUIPC_OK;
+}
+
+int cuda_context_enter_own(const struct cuda *cuda, const struct cuda_device *device, struct cuda_context *ret,
+                           gpuipc_error *ret_error) {
+        CUdevice current;
+
+        if (cuda->driver.cuCtxGetDevice(&current) != CUDA_SUCCESS || current != device->ordinal)
+                return push_primary(cuda, device, ret, ret_error);
+        *ret = (struct cuda_context){ .device = device };
         return GPUIPC_OK;
 }
 

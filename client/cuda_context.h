@@ -15,6 +15,10 @@ struct cuda_context {
 int cuda_context_enter(const struct cuda *cuda, const struct cuda_device *device, struct cuda_context *ret,
                        gpuipc_error *ret_error);
 
+/* The same, and the context is of `device`: another GPU's that is current does not serve. */
+int cuda_context_enter_own(const struct cuda *cuda, const struct cuda_device *device, struct cuda_context *ret,
+                           gpuipc_error *ret_error);
+
 /* What was current before is current again. Keeps the primary context held, or lets go of it. */
 void cuda_context_leave(const struct cuda *cuda, struct cuda_context *context, bool keep);
 

@@ -35,6 +35,9 @@
         X(cuMemUnmap)                                                                                        \
         X(cuMemSetAccess)                                                                                    \
         X(cuMemRelease)                                                                                      \
+        X(cuMemcpyDtoH)                                                                                      \
+        X(cuMemcpyHtoD)                                                                                      \
+        X(cuStreamSynchronize)                                                                               \
         X(cuMemGetAddressRange)                                                                              \
         X(cuPointerGetAttribute)                                                                             \
         X(cuIpcOpenMemHandle)                                                                                \

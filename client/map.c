@@ -129,6 +129,10 @@ int mapping_get(const struct map_request *request, struct mapping **ret_mapping,
         return GPUIPC_OK;
 }
 
+int mapping_copy(const struct mapping *mapping, const struct map_copy *copy, gpuipc_error *ret_error) {
+        return mapping->kind->copy(mapping, copy, ret_error);
+}
+
 void mapping_put(struct mapping *mapping) {
         bool last;
 

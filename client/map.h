@@ -45,12 +45,22 @@ struct mapping {
         bool retained; /* holds the accessor's primary context */
 };
 
+/* Bytes to be copied between a mapping and this process's memory. */
+struct map_copy {
+        int64_t offset; /* in the buffer; the whole lies inside it */
+        void *memory;   /* not written to when `to_buffer` */
+        size_t n;
+        bool to_buffer;
+};
+
 /* One kind of handle. All run without the table's lock. `aim` (may be NULL) says for whom: it fills accessor, which is part of what
- * tells mappings apart. `map` fills pointer, peer, base and n_base. `unmap` may run in a forked child. */
+ * tells mappings apart. `map` fills pointer, peer, base and n_base. `copy` returns when the bytes are there. `unmap` may run in a
+ * forked child. */
 struct map_kind {
         const char *name;
         int (*aim)(const struct map_request *request, struct mapping *mapping, gpuipc_error *ret_error);
         int (*map)(const struct map_request *request, struct mapping *mapping, gpuipc_error *ret_error);
+        int (*copy)(const struct mapping *mapping, const struct map_copy *copy, gpuipc_error *ret_error);
         void (*unmap)(struct mapping *mapping);
 };
 
@@ -60,6 +70,9 @@ extern const struct map_kind map_ipc;  /* "cuda-ipc" */
 
 /* A reference on the mapping, made when there is none. GPUIPC_ERROR_MAP. */
 int mapping_get(const struct map_request *request, struct mapping **ret_mapping, gpuipc_error *ret_error);
+
+/* Both ends are the caller's. GPUIPC_ERROR_MAP. */
+int mapping_copy(const struct mapping *mapping, const struct map_copy *copy, gpuipc_error *ret_error);
 
 /* NULL is allowed. A forked child may drop what it inherited. */
 void mapping_put(struct mapping *mapping);

@@ -2,6 +2,7 @@
 /* Memory on a GPU behind a descriptor: imported, given an address range of exactly its size, opened to one GPU, and the range given
  * back. Any thread enters. Never keeps the driver's handle, never synchronises, and never calls the driver in a forked child. */
 #include "cuda_context.h"
+#include "cuda_copy.h"
 #include "error.h"
 #include "map.h"
 
@@ -184,4 +185,4 @@ static void cuda_unmap(struct mapping *mapping) {
                 cuda_context_release(cuda, mapping->accessor);
 }
 
-const struct map_kind map_cuda = { .name = "cuda-fd", .aim = cuda_aim, .map = cuda_map, .unmap = cuda_unmap };
+const struct map_kind map_cuda = { .name = "cuda-fd", .aim = cuda_aim, .map = cuda_map, .copy = cuda_copy, .unmap = cuda_unmap };

@@ -54,8 +54,16 @@ static int host_map(const struct map_request *request, struct mapping *mapping, 
         return GPUIPC_OK;
 }
 
+static int host_copy(const struct mapping *mapping, const struct map_copy *copy, gpuipc_error *ret_error) {
+        char *at = (char *)mapping->pointer + copy->offset;
+
+        (void)ret_error;
+        (void)memcpy(copy->to_buffer ? at : copy->memory, copy->to_buffer ? copy->memory : at, copy->n);
+        return GPUIPC_OK;
+}
+
 static void host_unmap(struct mapping *mapping) {
         (void)munmap(mapping->base, mapping->n_base);
 }
 
-const struct map_kind map_host = { .name = "memfd", .map = host_map, .unmap = host_unmap };
+const struct map_kind map_host = { .name = "memfd", .map = host_map, .copy = host_copy, .unmap = host_unmap };

@@ -7,6 +7,7 @@
 
 #include "base64.h"
 #include "cuda_context.h"
+#include "cuda_copy.h"
 #include "error.h"
 #include "map.h"
 
@@ -140,4 +141,4 @@ static void ipc_unmap(struct mapping *mapping) {
                 cuda_context_release(cuda, mapping->accessor);
 }
 
-const struct map_kind map_ipc = { .name = "cuda-ipc", .aim = ipc_aim, .map = ipc_map, .unmap = ipc_unmap };
+const struct map_kind map_ipc = { .name = "cuda-ipc", .aim = ipc_aim, .map = ipc_map, .copy = cuda_copy, .unmap = ipc_unmap };

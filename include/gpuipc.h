@@ -167,6 +167,16 @@ GPUIPC_PUBLIC int gpuipc_open_id(gpuipc_client *client, const char *id, const gp
  * the GPU's primary context is held until the mapping ends. Let work that uses the memory finish before gpuipc_release(). */
 GPUIPC_PUBLIC int gpuipc_buffer_map(gpuipc_buffer *buffer, void **ret_pointer, gpuipc_error *ret_error);
 
+/* Copies `n` bytes between this process's memory and the buffer, from its byte `offset` on, whatever the buffer lies on; maps
+ * it first if it was not. Done when it returns: a lease opened afterwards, in any process, sees the bytes. Memory on a GPU goes
+ * through the device's primary context unless a context of that GPU is current, in the legacy default stream, so neither may
+ * be called while that stream is captured. Memory that other processes write meanwhile is copied as it is met.
+ * GPUIPC_ERROR_INVALID_PARAMETER where the range is not inside gpuipc_buffer_size(), or to write was not asked for at opening;
+ * GPUIPC_ERROR_MAP with the driver's own words. */
+GPUIPC_PUBLIC int gpuipc_buffer_read(gpuipc_buffer *buffer, int64_t offset, void *to, size_t n, gpuipc_error *ret_error);
+GPUIPC_PUBLIC int gpuipc_buffer_write(gpuipc_buffer *buffer, int64_t offset, const void *from, size_t n,
+                                      gpuipc_error *ret_error);
+
 /* Unmaps (when no other object of this process uses the mapping), closes the handle and ends the lease. The object is
  * gone whatever is returned; the status tells whether the daemon confirmed: GPUIPC_ERROR_DISCONNECTED when the lease had
  * ended with its connection, GPUIPC_ERROR_TIMED_OUT when it will end as soon as the daemon answers again. NULL is

@@ -4,7 +4,7 @@
 objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 # What needs the Toolkit's headers, and is left out without them.
-CUDA_SOURCES := $(wildcard client/cuda_*.c client/map_cuda.c client/map_ipc.c client/examples/cuda_*.c \
+CUDA_SOURCES := $(wildcard client/cuda_*.c client/map_cuda.c client/map_ipc.c \
         daemon/cuda_*.c daemon/backend_cuda*.c daemon/wipe*.c \
         tests/unit/test_cuda_*.c tests/unit/test_client_cuda*.c tests/unit/cuda_*.c \
         tests/unit/test_fake_*.c tests/unit/fake_*.c)

@@ -179,6 +179,27 @@ int sink_put(struct sink *sink, const char *memory, int64_t size, int from, int6
         return r < 0 ? report_errno(sink->name, -r) : EXIT_DONE;
 }
 
+int sink_copy(struct sink *sink, gpuipc_buffer *buffer) {
+        _cleanup_free_ char *stage = malloc(SEND);
+        int64_t size = gpuipc_buffer_size(buffer), n;
+        struct progress progress;
+        int r = EXIT_DONE, wrote = 0;
+        gpuipc_error error;
+
+        if (!stage)
+                return report_failure("out of memory");
+        progress_init(&progress, sink->name, size);
+        for (int64_t at = 0; at < size && r == EXIT_DONE && wrote == 0; at += n) {
+                n = size - at < SEND ? size - at : SEND;
+                if (gpuipc_buffer_read(buffer, at, stage, (size_t)n, &error) != GPUIPC_OK)
+                        r = report_error(&error);
+                else
+                        wrote = sink_write(sink->fd, stage, n, &progress, at);
+        }
+        progress_deinit(&progress);
+        return wrote < 0 ? report_errno(sink->name, -wrote) : r;
+}
+
 int sink_commit(struct sink *sink) {
         int fd = take_fd(&sink->fd);
 

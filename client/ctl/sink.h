@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#include "include/gpuipc.h"
 #include "progress.h"
 
 struct sink {
@@ -24,6 +25,9 @@ void sink_deinit(struct sink *sink);
 /* Writes `size` bytes: those at `memory`, which are also those from `offset` of the descriptor `from` (-1: of none). An
  * exit code, having said why. */
 int sink_put(struct sink *sink, const char *memory, int64_t size, int from, int64_t offset);
+
+/* Writes all of a buffer that is reached by copying alone. An exit code, having said why. */
+int sink_copy(struct sink *sink, gpuipc_buffer *buffer);
 
 /* The file takes its name. An exit code, having said why. */
 int sink_commit(struct sink *sink);

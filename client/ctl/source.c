@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads files and streams straight into the mapping of a buffer: one copy, made by the kernel. */
+/* Reads files and streams straight into the mapping of a buffer: one copy, made by the kernel. What lies on a GPU is reached by way of a
+ * stage, a chunk at a time. */
 #include "source.h"
 
 #include <errno.h>
@@ -106,6 +107,19 @@ int source_open(const char *path, int64_t size, struct source *ret) {
 
 /* ---- reading ---------------------------------------------------------------------------------------------- */
 
+#define COPY_FAILED (-ECOMM) /* `error` says how */
+
+/* Where the bytes go. */
+struct reading {
+        const struct source *source;
+        char *memory;          /* the mapping; NULL: */
+        gpuipc_buffer *buffer; /* by way of */
+        char *stage;           /* CHUNK bytes */
+        const struct stop *stop;
+        struct progress progress;
+        gpuipc_error error;
+};
+
 /* The part of a file from `at` that is no hole, at most to `end`. Where the file system cannot tell, all of it. */
 static void data_find(const struct source *source, int64_t at, int64_t end, int64_t *ret_from, int64_t *ret_to) {
         off_t from = lseek(source->fd, source->start + at, SEEK_DATA), to;
@@ -124,21 +138,20 @@ static void data_find(const struct source *source, int64_t at, int64_t end, int6
         *ret_to = to - source->start < end ? to - source->start : end;
 }
 
-/* One read of at most `n` bytes to memory + at: what read() says, or -errno. */
-static ssize_t read_some(const struct source *source, char *memory, int64_t at, int64_t n,
-                         const struct stop *stop) {
+/* One read of at most `n` bytes, those of the source from `at` on: what read() says, or -errno. */
+static ssize_t read_some(const struct source *source, char *to, int64_t at, int64_t n, const struct stop *stop) {
         ssize_t got;
         int r;
 
         if (source->seekable) {
                 if (stop_wait(stop, 0))
                         return -EINTR;
-                got = pread(source->fd, memory + at, (size_t)n, source->start + at);
+                got = pread(source->fd, to, (size_t)n, source->start + at);
         } else {
                 r = stop_wait_fd(stop, source->fd, POLLIN);
                 if (r < 0)
                         return r;
-                got = read(source->fd, memory + at, (size_t)n);
+                got = read(source->fd, to, (size_t)n);
         }
         return got < 0 ? -errno : got;
 }
@@ -150,44 +163,54 @@ static void populate(char *memory, int64_t at, int64_t n) {
         (void)madvise(memory + from, (size_t)(at + n - from), MADV_POPULATE_WRITE);
 }
 
+/* One read to its place. As read_some(). */
+static ssize_t read_chunk(struct reading *reading, int64_t at, int64_t n) {
+        char *to = reading->memory ? reading->memory + at : reading->stage;
+        ssize_t got = read_some(reading->source, to, at, n, reading->stop);
+
+        if (got > 0 && !reading->memory &&
+            gpuipc_buffer_write(reading->buffer, at, reading->stage, (size_t)got, &reading->error) != GPUIPC_OK)
+                return COPY_FAILED;
+        return got;
+}
+
 /* Reads [at, end). 0, also at the end of the input, or -errno. */
-static int read_range(const struct source *source, char *memory, int64_t *at, int64_t end, const struct stop *stop,
-                      struct progress *progress) {
+static int read_range(struct reading *reading, int64_t *at, int64_t end) {
         int64_t populated = *at;
 
         while (*at < end) {
                 int64_t n = end - *at < CHUNK ? end - *at : CHUNK;
                 ssize_t got;
 
-                if (*at + n > populated) {
+                if (reading->memory && *at + n > populated) {
                         populated = *at + n;
-                        populate(memory, *at, n);
+                        populate(reading->memory, *at, n);
                 }
-                got = read_some(source, memory, *at, n, stop);
+                got = read_chunk(reading, *at, n);
                 if (got == 0)
                         return 0;
                 if (got < 0 && got != -EAGAIN)
                         return (int)got;
                 *at += got > 0 ? got : 0;
-                progress_update(progress, *at);
+                progress_update(&reading->progress, *at);
         }
         return 0;
 }
 
-static int read_all(const struct source *source, char *memory, const struct stop *stop, struct progress *progress,
-                    int64_t *ret_done) {
+static int read_all(struct reading *reading, int64_t *ret_done) {
+        const struct source *source = reading->source;
         int64_t at = 0, from, to;
         int r = 0;
 
-        if (!source->seekable) {
-                r = read_range(source, memory, &at, source->size, stop, progress);
+        if (!source->seekable || !reading->memory) {
+                r = read_range(reading, &at, source->size);
                 *ret_done = at;
                 return r;
         }
         while (r == 0 && at < source->size) {
                 data_find(source, at, source->size, &from, &to);
                 at = from;
-                r = read_range(source, memory, &at, to, stop, progress);
+                r = read_range(reading, &at, to);
                 if (r == 0 && at < to)
                         break;
         }
@@ -223,23 +246,38 @@ static int check_stream(const struct source *source, int64_t done, const struct 
                                       (long long)done, (long long)source->size);
         if (fstat(source->fd, &st) != 0 || S_ISCHR(st.st_mode))
                 return EXIT_DONE;
-        if (read_some(source, &more, 0, 1, stop) > 0)
+        if (read_some(source, &more, source->size, 1, stop) > 0)
                 return report_failure("%s has more than the %lld bytes that --size says", source->name,
                                       (long long)source->size);
         return EXIT_DONE;
 }
 
-int source_read(struct source *source, char *memory, const struct stop *stop) {
-        struct progress progress;
+static int reading_run(struct reading *reading) {
+        const struct source *source = reading->source;
         int64_t done = 0;
         int r;
 
-        progress_init(&progress, source->name, source->size);
-        r = read_all(source, memory, stop, &progress, &done);
-        progress_deinit(&progress);
+        progress_init(&reading->progress, source->name, source->size);
+        r = read_all(reading, &done);
+        progress_deinit(&reading->progress);
         if (r == -EINTR)
                 return report_failure("interrupted; the buffer is given back");
+        if (r == COPY_FAILED)
+                return report_error(&reading->error);
         if (r < 0)
                 return report_errno(source->name, -r);
-        return source->seekable ? check_file(source, done) : check_stream(source, done, stop);
+        return source->seekable ? check_file(source, done) : check_stream(source, done, reading->stop);
+}
+
+int source_read(struct source *source, char *memory, const struct stop *stop) {
+        struct reading reading = { .source = source, .memory = memory, .stop = stop };
+
+        return reading_run(&reading);
+}
+
+int source_copy(struct source *source, gpuipc_buffer *buffer, const struct stop *stop) {
+        _cleanup_free_ char *stage = malloc(CHUNK);
+        struct reading reading = { .source = source, .buffer = buffer, .stage = stage, .stop = stop };
+
+        return stage ? reading_run(&reading) : report_failure("out of memory");
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "include/gpuipc.h"
 #include "progress.h"
 #include "stop.h"
 
@@ -28,5 +29,8 @@ void source_deinit(struct source *source);
 /* Reads all of it to `memory` (source->size bytes, zero), holes of a file left out. An exit code, having said why: fewer
  * bytes than expected is a failure, and so are more of a stream; a file that grows or changes meanwhile is noted. */
 int source_read(struct source *source, char *memory, const struct stop *stop);
+
+/* The same to memory that is reached by copying alone, holes included: nobody promises there what was not written. */
+int source_copy(struct source *source, gpuipc_buffer *buffer, const struct stop *stop);
 
 #endif

@@ -18,6 +18,8 @@
 
 struct sheet {
         struct bytes json; /* the findings, so far */
+        struct bytes failed, warned; /* their codes, each once: " G101, G104" */
+        enum doctor_code first;      /* of the failures */
         bool as_json, progress, shown;
         int width;
 };
@@ -153,10 +155,25 @@ static void waiting_clear(struct sheet *sheet) {
         sheet->shown = false;
 }
 
+static void code_collect(struct bytes *codes, enum doctor_code code) {
+        const char *id = doctor_code_id(code);
+
+        if (codes->n > 0 && memmem(codes->data, codes->n, id, strlen(id)))
+                return;
+        bytes_append_str(codes, codes->n > 0 ? ", " : "");
+        bytes_append_str(codes, id);
+}
+
 static void on_finding(const struct finding *finding, void *data) {
         struct sheet *sheet = data;
 
         waiting_clear(sheet);
+        if (finding->level == FINDING_FAIL && sheet->failed.n == 0)
+                sheet->first = finding->code;
+        if (finding->level == FINDING_FAIL)
+                code_collect(&sheet->failed, finding->code);
+        else if (finding->level == FINDING_WARN)
+                code_collect(&sheet->warned, finding->code);
         if (sheet->as_json)
                 finding_collect(sheet, finding);
         else
@@ -207,14 +224,37 @@ static const char *plural(size_t n) {
         return n == 1 ? "" : "s";
 }
 
-static void verdict_print(const struct doctor *doctor) {
-        size_t failures = doctor->n_found[FINDING_FAIL], warnings = doctor->n_found[FINDING_WARN];
+/* " (G101, G104)" */
+static void codes_put(struct bytes *out, const struct bytes *codes) {
+        if (codes->n == 0 || codes->failed)
+                return;
+        bytes_append_str(out, " (");
+        bytes_append(out, codes->data, codes->n);
+        bytes_append_char(out, ')');
+}
 
-        if (failures + warnings == 0)
+static void verdict_print(const struct sheet *sheet, const struct doctor *doctor) {
+        size_t failures = doctor->n_found[FINDING_FAIL], warnings = doctor->n_found[FINDING_WARN];
+        struct bytes text = { 0 }, out = { 0 };
+        char part[64];
+
+        if (failures + warnings == 0) {
                 (void)printf("\nAll is well%s.\n", doctor_daemon_has_gpu(doctor) ? "" : ", for host memory: the daemon has no GPU");
-        else
-                (void)printf("\n%zu failure%s, %zu warning%s.%s\n", failures, plural(failures), warnings, plural(warnings),
-                             failures > 1 ? " The first failure may be the cause of others." : "");
+                return;
+        }
+        (void)snprintf(part, sizeof(part), "%zu failure%s", failures, plural(failures));
+        bytes_append_str(&text, part);
+        codes_put(&text, &sheet->failed);
+        (void)snprintf(part, sizeof(part), ", %zu warning%s", warnings, plural(warnings));
+        bytes_append_str(&text, part);
+        codes_put(&text, &sheet->warned);
+        (void)snprintf(part, sizeof(part), ". Cure %s first, then run doctor again.", doctor_code_id(sheet->first));
+        bytes_append_str(&text, failures > 0 ? part : ".");
+        bytes_append_char(&out, '\n');
+        if (!text.failed)
+                wrap(&out, text.data, text.n, 0, 0, sheet->width);
+        bytes_deinit(&text);
+        out_print(&out);
 }
 
 int verb_doctor(const struct arguments *arguments) {
@@ -236,11 +276,12 @@ int verb_doctor(const struct arguments *arguments) {
         sheet.progress = isatty(STDERR_FILENO) && isatty(STDOUT_FILENO);
         doctor_run(&doctor, &options);
         status = !doctor.answers ? EXIT_NO_DAEMON : doctor.n_found[FINDING_FAIL] > 0 ? EXIT_REFUSED : EXIT_DONE;
-        if (sheet.as_json) {
+        if (sheet.as_json)
                 status = sheet_print(&sheet, &doctor, status);
-                bytes_deinit(&sheet.json);
-                return status;
-        }
-        verdict_print(&doctor);
+        else
+                verdict_print(&sheet, &doctor);
+        bytes_deinit(&sheet.json);
+        bytes_deinit(&sheet.failed);
+        bytes_deinit(&sheet.warned);
         return report_flush() == EXIT_DONE ? status : EXIT_REFUSED;
 }

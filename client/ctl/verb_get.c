@@ -17,13 +17,12 @@ static int write_out(gpuipc_buffer *buffer, const char *path) {
         void *memory;
         int r;
 
-        if (strcmp(gpuipc_buffer_handle(buffer), "memfd") != 0)
-                return report_failure("get reads host memory only, and this buffer lies on %s",
-                                      gpuipc_buffer_device(buffer));
         if (gpuipc_buffer_map(buffer, &memory, &error) != GPUIPC_OK)
                 return report_error(&error);
         r = sink_open(path, size, &sink);
-        if (r == EXIT_DONE)
+        if (r == EXIT_DONE && strcmp(gpuipc_buffer_device(buffer), "host") != 0)
+                r = sink_copy(&sink, buffer);
+        else if (r == EXIT_DONE)
                 r = sink_put(&sink, memory, size, gpuipc_buffer_fd(buffer), gpuipc_buffer_offset(buffer));
         if (r == EXIT_DONE)
                 r = sink_commit(&sink);

@@ -12,9 +12,8 @@ static int fill(gpuipc_buffer *buffer, struct source *source, const struct stop 
         gpuipc_error error;
         void *memory;
 
-        if (strcmp(gpuipc_buffer_handle(buffer), "memfd") != 0)
-                return report_failure("put fills host memory only, and this buffer lies on %s: give --device host",
-                                      gpuipc_buffer_device(buffer));
+        if (strcmp(gpuipc_buffer_device(buffer), "host") != 0)
+                return source_copy(source, buffer, stop);
         if (gpuipc_buffer_map(buffer, &memory, &error) != GPUIPC_OK)
                 return report_error(&error);
         return source_read(source, memory, stop);

@@ -2,15 +2,32 @@
 /* The table of what to do, one entry a code. Constant; any thread. The manual page has the same words, and a lint compares them. */
 #include "advice.h"
 
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
 #include <strings.h>
 
 #include "proto/cleanup.h"
 
+#define GIVE_THE_GPU                    \
+        "  docker run --gpus all ...\n" \
+        "  podman run --device nvidia.com/gpu=all ..."
+
+#define GIVING_NEEDS                                                                                \
+        "On the host this takes the NVIDIA Container Toolkit, and for podman once a CDI file of it:\n" \
+        "  nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+
+#define START_THE_DAEMON                                              \
+        "On the host, start the daemon, as a service or by hand:\n" \
+        "  systemctl start gpuipcd\n"                                \
+        "  gpuipcd"
+
 /* clang-format off: a table */
 static const char *const texts[N_DOCTOR_CODES] = {
         [DOCTOR_NO_DRIVER_LIBRARY] =
-                "Start the container with the GPU, which brings the library with it:\n"
-                "  docker run --gpus all ...\n"
+                "Start the container with the GPU, which brings the library and the device nodes with it:\n"
+                GIVE_THE_GPU "\n"
+                GIVING_NEEDS "\n"
                 "On a host, install the NVIDIA driver. Where the library lies elsewhere, name its directory:\n"
                 "  export LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/nvidia",
         [DOCTOR_DRIVER_TOO_OLD] =
@@ -18,7 +35,7 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "take it off LD_LIBRARY_PATH.",
         [DOCTOR_NO_GPU] =
                 "See that there is one (nvidia-smi -L on the host), and give it to the container:\n"
-                "  docker run --gpus all ...",
+                GIVE_THE_GPU,
         [DOCTOR_PROC_NOT_MOUNTED] =
                 "Mount the /proc of this pid namespace, as container engines do by themselves:\n"
                 "  mount -t proc proc /proc\n"
@@ -39,16 +56,18 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "uses:\n"
                 "  gpuipcctl devices",
         [DOCTOR_SAME_PID] =
-                "Use handles of the kind cuda-fd, the default, which do not mind. For classic handles give the program another "
-                "number, as an init of the container does, or the host's numbers:\n"
+                "Give the program another number, as an init of its container does:\n"
                 "  docker run --init ...\n"
-                "  docker run --pid=host ...",
+                "Or run the daemon on the host, or its container with the host's numbers:\n"
+                "  docker run --pid=host ... gpuipcd\n"
+                "Handles of the kind cuda-fd, the default, do not mind:\n"
+                "  gpuipcctl alloc --handle cuda-fd SIZE",
         [DOCTOR_HANDLE_GONE] =
                 "Open the buffer anew. A classic handle ends with its buffer and with the daemon that made it.",
         [DOCTOR_HANDLE_REFUSED] =
                 "The daemon and this process must use the same driver of the same host, and the GPU's device node must be in "
                 "the container:\n"
-                "  docker run --gpus all ...",
+                GIVE_THE_GPU,
         [DOCTOR_DRIVER_NO_MEMORY] =
                 "Release something: a context takes about 500 MiB of its GPU. See who has it:\n"
                 "  gpuipcctl list\n"
@@ -82,16 +101,18 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "On the host, install the NVIDIA driver and load it:\n"
                 "  modprobe nvidia",
         [DOCTOR_NO_DEVICE_NODE] =
-                "Start the container with the GPU (NVIDIA Container Toolkit), or with its CDI device:\n"
-                "  docker run --gpus all ...\n"
-                "  podman run --device nvidia.com/gpu=all ...\n"
+                "Start the container with the GPU, which brings all of its nodes:\n"
+                GIVE_THE_GPU "\n"
+                GIVING_NEEDS "\n"
                 "On a host, make the nodes:\n"
                 "  nvidia-modprobe -c 0 -u",
         [DOCTOR_DEVICE_NODE_CLOSED] =
-                "With \"Operation not permitted\" the container may not use the device: start it with --gpus all instead of a "
-                "mount of /dev. With \"Permission denied\" this user may not: see the node's mode and group.\n"
+                "With \"Operation not permitted\" the container may not use the device: start it with the GPU instead of a mount "
+                "of /dev.\n"
+                GIVE_THE_GPU "\n"
+                "With \"Permission denied\" this user may not: see the node's mode and group, and add that group.\n"
                 "  ls -l /dev/nvidia*\n"
-                "  docker run --gpus all --group-add GROUP ...",
+                "  docker run --group-add GROUP ...",
         [DOCTOR_VISIBLE_NONE] =
                 "Name the GPUs that this process is to use, or all:\n"
                 "  unset CUDA_VISIBLE_DEVICES",
@@ -106,7 +127,7 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "  unset CUDA_VISIBLE_DEVICES",
         [DOCTOR_GPU_NOT_GIVEN] =
                 "Give it to the container, or allocate on a GPU that both have (gpuipcctl alloc --device UUID).\n"
-                "  docker run --gpus all ...",
+                GIVE_THE_GPU,
         [DOCTOR_GPU_NOT_BROKERED] =
                 "Allocate on a GPU of the daemon's; or let the daemon see this one too and restart it:\n"
                 "  gpuipcctl devices",
@@ -123,28 +144,34 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "Classic handles depend on the release of L4T, and the driver does not scrub memory by itself. What the trials "
                 "below say is what works.",
         [DOCTOR_NO_SOCKET] =
-                "Start the daemon on the host:\n"
-                "  systemctl start gpuipcd\n"
                 "In a container, mount the socket's directory:\n"
                 "  docker run -v /run/gpuipcd:/run/gpuipcd ...\n"
-                "Where it is mounted elsewhere, say so:\n"
+                START_THE_DAEMON "\n"
+                "Where the socket is elsewhere, say so:\n"
                 "  export GPUIPC_SOCKET=/there/gpuipcd.sock",
         [DOCTOR_SOCKET_STALE] =
                 "Start the container anew, and mount the directory, not the socket: a mounted file stays what it was when the "
                 "daemon makes its socket again.\n"
-                "  docker run -v /run/gpuipcd:/run/gpuipcd ...",
+                "  docker run -v /run/gpuipcd:/run/gpuipcd ...\n"
+                "Where it was the directory, and that was removed and made again, the same container will do:\n"
+                "  docker restart CONTAINER",
         [DOCTOR_NOBODY_LISTENS] =
-                "Start the daemon on the host:\n"
-                "  systemctl start gpuipcd\n"
+                START_THE_DAEMON "\n"
+                "Its log says why it ended:\n"
                 "  journalctl -u gpuipcd",
         [DOCTOR_SOCKET_DENIED] =
-                "Run as a user who may, or give the container the socket's group:\n"
+                "Use everyone's socket (directory 0755, socket 0666), not the administrators':\n"
+                "  unset GPUIPC_SOCKET\n"
+                "  docker run -v /run/gpuipcd:/run/gpuipcd ...\n"
+                "Where that one is for a group, give the container the group:\n"
                 "  docker run --group-add GROUP ...\n"
-                "The shared socket is normally open to all (directory 0755, socket 0666); the administrators' one is for root and "
-                "gpuipc-admin.",
+                "An administrator runs as root or belongs to gpuipc-admin:\n"
+                "  usermod --append --groups gpuipc-admin USER",
         [DOCTOR_NOT_A_SOCKET] =
-                "Docker makes an empty directory where what was to be mounted did not exist. Start the daemon first, remove the "
-                "directory, and mount the socket's directory:\n"
+                "Docker makes an empty directory where what was to be mounted did not exist. Remove that on the host, start the "
+                "daemon, then the container anew with the socket's directory:\n"
+                "  rmdir /run/gpuipcd/gpuipcd.sock\n"
+                "  systemctl start gpuipcd\n"
                 "  docker run -v /run/gpuipcd:/run/gpuipcd ...",
         [DOCTOR_DAEMON_SILENT] =
                 "The daemon is stopped, stuck or overrun. On the host:\n"
@@ -159,9 +186,14 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "It works until the daemon is restarted. Mount the directory instead:\n"
                 "  docker run -v /run/gpuipcd:/run/gpuipcd ...",
         [DOCTOR_NOT_ADMITTED] =
-                "Run as a user whom the daemon admits, or have the administrator add this one in gpuipcd.conf (AllowUsers=, "
-                "AllowGroups=, AllowUidRanges=) and reload:\n"
-                "  systemctl reload gpuipcd",
+                "On the host, add this user to the section [Access] of /etc/gpuipcd/gpuipcd.conf:\n"
+                "  AllowUsers=UID\n"
+                "and have the daemon read it, as a service or by hand:\n"
+                "  systemctl reload gpuipcd\n"
+                "  pkill -HUP -x gpuipcd\n"
+                "Or run as a user or with a group that is admitted there (AllowUsers=, AllowGroups=, AllowUidRanges=):\n"
+                "  docker run --user ADMITTED ...\n"
+                "  docker run --group-add GROUP ...",
         [DOCTOR_OVERFLOW_UID] =
                 "Map this user in the user namespace, or run as one who is mapped:\n"
                 "  unshare --user --map-root-user ...\n"
@@ -175,11 +207,11 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "See what else is found; the daemon answers, and would not lend a byte.",
         [DOCTOR_SHM_PRIVATE] =
                 "Nothing for gpuipc, whose handles do not need it. Programs that share CUDA events by classic handles get error 205 "
-                "(MapBufferObjectFailed) and need the host's:\n"
+                "(MapBufferObjectFailed) unless they have one /dev/shm and one user. All on the host's:\n"
                 "  docker run --ipc=host ...\n"
-                "or that of the container they share with:\n"
-                "  docker run --ipc=container:NAME ...\n"
-                "Both must run as the same user.",
+                "Or all on the first one's, which still is not the daemon's:\n"
+                "  docker run --ipc=shareable --name FIRST ...\n"
+                "  docker run --ipc=container:FIRST ...",
         [DOCTOR_SHM_UNKNOWN] =
                 "Use a daemon of this command's version, which tells.",
         [DOCTOR_SHM_SMALL] =
@@ -236,6 +268,27 @@ static const char *const texts[N_DOCTOR_CODES] = {
 
 const char *advice(enum doctor_code code) {
         return (size_t)code < ELEMENTSOF(texts) ? texts[code] : NULL;
+}
+
+static bool in_word(char c) {
+        return isalnum((unsigned char)c) || c == '_';
+}
+
+void advice_fill(enum doctor_code code, const char *word, const char *value, char ret[ADVICE_SIZE]) {
+        const char *text = advice(code);
+        size_t n = strlen(word), at = 0;
+        char before = ' ';
+
+        for (; text && *text && at < ADVICE_SIZE - 1; before = text[-1]) {
+                if (!in_word(before) && strncmp(text, word, n) == 0 && !in_word(text[n])) {
+                        (void)snprintf(ret + at, ADVICE_SIZE - at, "%s", value);
+                        at += strlen(ret + at);
+                        text += n;
+                } else {
+                        ret[at++] = *text++;
+                }
+        }
+        ret[at] = 0;
 }
 
 bool advice_find(const char *id, enum doctor_code *ret) {

@@ -11,6 +11,11 @@
  * nothing is the matter. */
 const char *advice(enum doctor_code code);
 
+#define ADVICE_SIZE 1024
+
+/* The same with each `word` that stands alone, "UID", replaced by `value`. */
+void advice_fill(enum doctor_code code, const char *word, const char *value, char ret[ADVICE_SIZE]);
+
 /* "G101", in either case. */
 bool advice_find(const char *id, enum doctor_code *ret);
 

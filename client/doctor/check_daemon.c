@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "doctor.h"
 #include "path.h"
@@ -46,11 +47,24 @@ static void status_take(const gpuipc_status_info *info, void *data) {
 
 static void say_denied(struct doctor *doctor, const gpuipc_error *error) {
         bool overflow = strstr(error->message, "not mapped") || strstr(error->message, "overflow");
+        const char *at = strstr(error->message, "uid "); /* the number it knows this user by */
+        unsigned uid = (unsigned)geteuid();
         size_t n = strlen(error->message);
+        char number[16];
 
         n -= n > 0 && error->message[n - 1] == '.';
-        doctor_say(doctor, FINDING_FAIL, overflow ? DOCTOR_OVERFLOW_UID : DOCTOR_NOT_ADMITTED, CHECK,
-                   "The daemon answers, and does not let you in: %.*s.", (int)n, error->message);
+        if (overflow) {
+                doctor_say(doctor, FINDING_FAIL, DOCTOR_OVERFLOW_UID, CHECK, "The daemon answers, and does not let you in: %.*s.",
+                           (int)n, error->message);
+                return;
+        }
+        if (at && sscanf(at, "uid %u", &uid) != 1)
+                uid = (unsigned)geteuid();
+        (void)snprintf(number, sizeof(number), "%u", uid);
+        /* The rest of its words is what the fix says more fully. */
+        n = at ? strcspn(error->message, ";") : n;
+        doctor_say_with(doctor, FINDING_FAIL, DOCTOR_NOT_ADMITTED, CHECK, "UID", number,
+                        "The daemon answers, and does not let you in: %.*s.", (int)n, error->message);
 }
 
 static void say_failed(struct doctor *doctor, const gpuipc_error *error) {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA in this process's place: a child loads the driver and tells. Looks a second time without CUDA_VISIBLE_DEVICES when that is set. */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +7,7 @@
 
 #include "child.h"
 #include "doctor.h"
-#include "proto/cleanup.h"
+#include "version.h"
 
 #define CHECK "driver"
 
@@ -96,31 +94,11 @@ static void probe(const struct doctor *doctor, bool all_visible, struct doctor_c
 
 /* ---- telling ----------------------------------------------------------------------------------------------- */
 
-/* The kernel module's version, "580.159.04". */
-static bool read_module(char *ret, size_t n) {
-        _cleanup_fd_ int fd = open("/proc/driver/nvidia/version", O_RDONLY | O_CLOEXEC);
-        char text[512], *at;
-        ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+static bool read_module(const struct doctor *doctor, char *ret, size_t n) {
+        char text[512];
 
-        if (length <= 0)
-                return false;
-        text[length] = 0;
-        at = strstr(text, "Kernel Module");
-        at = at ? strpbrk(at, "0123456789") : NULL;
-        if (!at)
-                return false;
-        (void)snprintf(ret, n, "%.*s", (int)strspn(at, "0123456789."), at);
-        return true;
-}
-
-/* "580.159.04" of libcuda.so.580.159.04; NULL when the file is not called so. */
-static const char *library_version(const char *path) {
-        const char *at = strstr(path, "libcuda.so.");
-
-        if (!at)
-                return NULL;
-        at += strlen("libcuda.so.");
-        return strchr(at, '.') && strspn(at, "0123456789.") == strlen(at) ? at : NULL;
+        return place_read(doctor->root, "/proc/driver/nvidia/version", text, sizeof(text)) > 0 &&
+               version_of_module(text, ret, n);
 }
 
 static enum doctor_code refused_code(const struct doctor *doctor) {
@@ -146,13 +124,17 @@ static void say_refused(struct doctor *doctor) {
         doctor->cuda_fault = code;
         if (code == DOCTOR_PROC_NOT_MOUNTED)
                 return; /* said already, where /proc was looked at */
+        if (code == DOCTOR_NO_GPU || code == DOCTOR_DRIVER_INIT) {
+                doctor->cuda_unsaid = true;
+                return;
+        }
         if (code == DOCTOR_VISIBLE_NONE) {
                 doctor_say(doctor, doctor_cuda_level(doctor), code, CHECK,
                            "CUDA_VISIBLE_DEVICES is \"%s\", which shows no GPU at all, of %zu that are here. %s.", doctor->visible,
                            doctor->whole.n_gpus, doctor->here.words);
                 return;
         }
-        if (code == DOCTOR_DRIVER_MISMATCH && read_module(module, sizeof(module))) {
+        if (code == DOCTOR_DRIVER_MISMATCH && read_module(doctor, module, sizeof(module))) {
                 doctor_say(doctor, doctor_cuda_level(doctor), code, CHECK, "%s. The kernel module is %s, the library %s.",
                            doctor->here.words, module, doctor->here.library);
                 return;
@@ -162,10 +144,10 @@ static void say_refused(struct doctor *doctor) {
 
 static void say_well(struct doctor *doctor) {
         const struct doctor_cuda *cuda = &doctor->here;
-        const char *library = library_version(cuda->library);
+        const char *library = version_of_library(cuda->library);
         char module[64] = "";
 
-        (void)read_module(module, sizeof(module));
+        (void)read_module(doctor, module, sizeof(module));
         doctor_say(doctor, FINDING_OK, DOCTOR_DRIVER_WELL, CHECK, "CUDA %d.%d works here%s%s, with %zu %s (%s).",
                    cuda->driver / 1000, cuda->driver % 1000 / 10, module[0] ? ", driver " : "", module, cuda->n_gpus,
                    cuda->n_gpus == 1 ? "GPU" : "GPUs", cuda->library);
@@ -179,11 +161,30 @@ static void say_well(struct doctor *doctor) {
                            cuda->driver / 1000, cuda->driver % 1000 / 10);
 }
 
+/* A container that has the nodes was given the GPU without what computes on it. */
+static const char capabilities_fix[] =
+        "Let the container have the driver's CUDA library too, not only what nvidia-smi needs:\n"
+        "  docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility \\\n"
+        "    --gpus all ...\n"
+        "  podman run --device nvidia.com/gpu=all ...\n"
+        "Where the library lies elsewhere, name its directory:\n"
+        "  export LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/nvidia";
+
 static void say_absent(struct doctor *doctor) {
+        enum finding_level level = doctor_cuda_level(doctor);
+        const char *words = doctor->here.words;
+
         doctor->cuda_fault = doctor->here.result ? DOCTOR_DRIVER_TOO_OLD : DOCTOR_NO_DRIVER_LIBRARY;
-        doctor_say(doctor, doctor_cuda_level(doctor), doctor->cuda_fault, CHECK, "The driver's library cannot be loaded: %s.%s",
-                   doctor->here.words,
-                   doctor->daemon.version[0] && !doctor_daemon_has_gpu(doctor) ? " The daemon has no GPU either." : "");
+        if (doctor->daemon.version[0] && !doctor_daemon_has_gpu(doctor))
+                doctor_say_fix(doctor, level, doctor->cuda_fault, CHECK, NULL, NULL,
+                               "The driver's library cannot be loaded: %s. The daemon has no GPU either.", words);
+        else if (doctor->container && !doctor->here.result && place_has(doctor->root, "/dev/nvidiactl"))
+                doctor_say_fix(doctor, level, doctor->cuda_fault, CHECK, capabilities_fix, NULL,
+                               "The driver's library cannot be loaded: %s. /dev/nvidiactl is here, so the container was given a "
+                               "GPU%s%s.", words, getenv("NVIDIA_DRIVER_CAPABILITIES") ? ", with NVIDIA_DRIVER_CAPABILITIES=" : "",
+                               getenv("NVIDIA_DRIVER_CAPABILITIES") ? getenv("NVIDIA_DRIVER_CAPABILITIES") : "");
+        else
+                doctor_say(doctor, level, doctor->cuda_fault, CHECK, "The driver's library cannot be loaded: %s.", words);
 }
 
 void check_driver(struct doctor *doctor) {

@@ -73,6 +73,18 @@ static bool daemon_has_classic(const struct doctor *doctor) {
         return false;
 }
 
+/* What engines and hosts put at number 1, so that programs have others. */
+static bool is_init(int64_t pid, const char *comm) {
+        static const char *const inits[] = {
+                "docker-init", "podman-init", "catatonit", "tini", "dumb-init", "systemd", "init",
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(inits); i++)
+                if (pid == 1 && strcmp(comm, inits[i]) == 0)
+                        return true;
+        return false;
+}
+
 /* A classic handle carries its maker's pid number, and the driver takes an equal one for its own process's. */
 static void check_pid(struct doctor *doctor) {
         int64_t pid = doctor->daemon.pid;
@@ -91,6 +103,12 @@ static void check_pid(struct doctor *doctor) {
         if (kill((pid_t)pid, 0) < 0 && errno == ESRCH)
                 return;
         read_comm(pid, comm, sizeof(comm));
+        if (is_init(pid, comm)) {
+                doctor_say_fix(doctor, FINDING_NOTE, DOCTOR_SAME_PID, CHECK, NULL, NULL,
+                               "The daemon is pid %" PRId64 " in its own pid namespace, and so is %s here, which uses no CUDA: other "
+                               "processes here can open classic handles (cuda-ipc) of the daemon's.", pid, comm);
+                return;
+        }
         doctor_say(doctor, daemon_has_classic(doctor) ? FINDING_WARN : FINDING_NOTE, DOCTOR_SAME_PID, CHECK,
                    "The daemon is pid %" PRId64 " in its own pid namespace, and so is %s here. If that opens a classic handle "
                    "(cuda-ipc) of the daemon's, the driver answers 201, invalid device context. Other processes here can.",

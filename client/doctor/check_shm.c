@@ -34,7 +34,7 @@ void check_shm(struct doctor *doctor) {
                 return;
         }
         if (theirs < 0) {
-                if (doctor->answers)
+                if (doctor->daemon.version[0])
                         doctor_say(doctor, FINDING_NOTE, DOCTOR_SHM_UNKNOWN, CHECK,
                                    "The daemon does not tell which /dev/shm it has.");
         } else if (theirs == (int64_t)st.st_dev) {

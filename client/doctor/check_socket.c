@@ -7,43 +7,67 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "advice.h"
 #include "doctor.h"
 #include "path.h"
 
 #define CHECK "socket"
 
+/* Of a container that has no part in the host's directory. */
+static void say_unmounted(struct doctor *doctor, const char *parent) {
+        char fix[PATH_MAX + 512];
+
+        (void)snprintf(fix, sizeof(fix),
+                       "Start the container anew, with the directory mounted in which the daemon on the host has its socket:\n"
+                       "  docker run -v /run/gpuipcd:%s ...\n"
+                       "Where that is missing on the host, the daemon does not run there. As a service or by hand:\n"
+                       "  systemctl start gpuipcd\n"
+                       "  gpuipcd",
+                       parent);
+        doctor_say_fix(doctor, FINDING_FAIL, DOCTOR_NO_SOCKET, CHECK, fix, NULL,
+                       "There is no %s, and nothing of the host's is mounted at %s in this container.", doctor->socket, parent);
+}
+
 static void say_missing(struct doctor *doctor) {
         char deepest[PATH_MAX], parent[PATH_MAX];
+        bool there;
 
         path_deepest(doctor->socket, deepest, sizeof(deepest));
         (void)snprintf(parent, sizeof(parent), "%s", doctor->socket);
         if (strrchr(parent, '/') && strrchr(parent, '/') != parent)
                 *strrchr(parent, '/') = 0;
-        if (strcmp(parent, deepest) != 0) {
-                doctor_say(doctor, FINDING_FAIL, DOCTOR_NO_SOCKET, CHECK,
-                           "There is no %s: %s is not there. In a container, nothing is mounted for it.", doctor->socket, parent);
-                return;
-        }
-        if (path_is_removed(deepest)) {
-                doctor_say(doctor, FINDING_FAIL, DOCTOR_SOCKET_STALE, CHECK,
-                           "%s is empty: what was mounted there has been removed on the host since, and made anew.", deepest);
-                return;
-        }
-        doctor_say(doctor, FINDING_FAIL, DOCTOR_NO_SOCKET, CHECK,
-                   "%s is there, but no %s in it: the daemon does not run, or the container was started before the directory "
-                   "was there on the host.", deepest, strrchr(doctor->socket, '/') + 1);
+        there = strcmp(parent, deepest) == 0;
+        if (there && path_is_removed(deepest))
+                doctor_say_fix(doctor, FINDING_FAIL, DOCTOR_SOCKET_STALE, CHECK,
+                               "Start the container anew, which mounts what is there now:\n"
+                               "  docker restart CONTAINER", NULL,
+                               "%s is empty: what was mounted there has been removed on the host since, and made anew.", deepest);
+        else if (doctor->container && !path_below_mount(deepest))
+                say_unmounted(doctor, parent);
+        else if (there)
+                doctor_say_fix(doctor, FINDING_FAIL, DOCTOR_NO_SOCKET, CHECK, advice(DOCTOR_NOBODY_LISTENS), NULL,
+                               "%s is there, but no %s in it: the daemon does not run, or has its socket elsewhere.", deepest,
+                               strrchr(doctor->socket, '/') + 1);
+        else
+                doctor_say(doctor, FINDING_FAIL, DOCTOR_NO_SOCKET, CHECK, "There is no %s: %s is not there.", doctor->socket, parent);
+}
+
+/* What is closed: the socket itself, or a directory on the way to it, which then is copied to `closed`. */
+static const char *what_is_closed(const struct doctor *doctor, char closed[PATH_MAX]) {
+        return path_closed(doctor->socket, closed, PATH_MAX) ? closed : doctor->socket;
 }
 
 static void say_denied(struct doctor *doctor) {
         char own[PATH_WORDS_SIZE], owner[PATH_WORDS_SIZE] = "not to be told", closed[PATH_MAX], fix[512];
-        const char *what = doctor->socket;
+        const char *what = what_is_closed(doctor, closed);
+        mode_t bit = what == closed ? S_IXGRP : S_IWGRP;
         struct stat st;
 
-        if (path_closed(doctor->socket, closed, sizeof(closed)))
-                what = closed;
         (void)path_owner_words(what, owner);
         path_own_words(own);
-        if (stat(what, &st) < 0 || !(st.st_mode & (what == closed ? 0010 : 0020))) {
+        /* Nobody is to be put into root's group. */
+        if (strcmp(doctor->socket, GPUIPC_DEFAULT_ADMIN_SOCKET) == 0 || stat(what, &st) < 0 || !(st.st_mode & bit) ||
+            st.st_gid == 0) {
                 doctor_say(doctor, FINDING_FAIL, DOCTOR_SOCKET_DENIED, CHECK, "%s is closed to you (%s): it is %s.", what, own,
                            owner);
                 return;

@@ -25,10 +25,13 @@ const char *finding_level_name(enum finding_level level) {
 void doctor_run(struct doctor *doctor, const struct doctor_options *options) {
         *doctor = (struct doctor){
                 .options = options,
+                .root = options->root ? options->root : "",
                 .daemon = { .pid = -1, .shm_device = -1 },
                 .visible = getenv("CUDA_VISIBLE_DEVICES"),
                 .cuda_fault = N_DOCTOR_CODES,
         };
+        doctor->container = place_is_container(doctor->root);
+        doctor->platform = place_platform(doctor->root);
         for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
                 checks[i](doctor);
         gpuipc_client_free(doctor->client);
@@ -55,6 +58,18 @@ void doctor_say(struct doctor *doctor, enum finding_level level, enum doctor_cod
         va_end(list);
 }
 
+void doctor_say_with(struct doctor *doctor, enum finding_level level, enum doctor_code code, const char *check,
+                     const char *word, const char *value, const char *cause, ...) {
+        char fix[ADVICE_SIZE];
+        struct finding finding = { .level = level, .code = code, .check = check, .fix = fix };
+        va_list list;
+
+        advice_fill(code, word, value, fix);
+        va_start(list, cause);
+        say(doctor, cause, list, &finding);
+        va_end(list);
+}
+
 void doctor_say_fix(struct doctor *doctor, enum finding_level level, enum doctor_code code, const char *check,
                     const char *fix, const char *figures, const char *cause, ...) {
         struct finding finding = { .level = level, .code = code, .check = check, .fix = fix, .figures = figures };
@@ -73,8 +88,9 @@ bool doctor_daemon_has_gpu(const struct doctor *doctor) {
 }
 
 enum finding_level doctor_cuda_level(const struct doctor *doctor) {
+        /* Where nothing of CUDA is to be seen and no daemon says otherwise, it may not be wanted. */
         if (!doctor->daemon.version[0])
-                return FINDING_WARN;
+                return doctor->here.end == PROBE_ABSENT && !doctor->here.result ? FINDING_NOTE : FINDING_WARN;
         if (doctor_daemon_has_gpu(doctor))
                 return FINDING_FAIL;
         /* A library that is there was meant to work. */

@@ -10,12 +10,14 @@
 
 #include "finding.h"
 #include "include/gpuipc.h"
+#include "place.h"
 
 #define DOCTOR_DEVICES_MAX 64
 #define DOCTOR_HANDLES_MAX 4
 
 struct doctor_options {
         const char *socket; /* NULL: as the library chooses */
+        const char *root;   /* before every path of /proc, /dev, /etc and /sys that is looked at; NULL: nothing */
         int patience_ms;    /* for each child, and for the daemon's answers */
         /* Called for each finding as it is made; what it is given lives until it returns. */
         void (*found)(const struct finding *finding, void *data);
@@ -73,6 +75,9 @@ struct doctor {
         const struct doctor_options *options;
         gpuipc_client *client; /* NULL: there is none */
         const char *socket;
+        const char *root; /* as in the options; never NULL */
+        bool container;   /* this process is in one */
+        enum platform platform;
         bool answers;     /* a daemon does, be it to refuse */
         bool proc_is_own; /* /proc is that of this pid namespace */
         struct doctor_daemon daemon;
@@ -82,6 +87,7 @@ struct doctor {
         const char *visible;      /* CUDA_VISIBLE_DEVICES; NULL: not set */
         size_t n_found[N_FINDING_LEVELS];
         enum doctor_code cuda_fault; /* why memory on a GPU is not tried; N_DOCTOR_CODES: it is */
+        bool cuda_unsaid;            /* that is not told yet: device nodes may be the reason */
 };
 
 /* Runs every check. Frees what it took. */
@@ -92,6 +98,10 @@ void doctor_run(struct doctor *doctor, const struct doctor_options *options);
 /* Makes a finding with the advice of its code. */
 void doctor_say(struct doctor *doctor, enum finding_level level, enum doctor_code code, const char *check,
                 const char *cause, ...) __attribute__((format(printf, 5, 6)));
+
+/* The same where the advice has a word to be filled in, "UID", that is known here. */
+void doctor_say_with(struct doctor *doctor, enum finding_level level, enum doctor_code code, const char *check,
+                     const char *word, const char *value, const char *cause, ...) __attribute__((format(printf, 7, 8)));
 
 /* The same with a fix of its own (NULL: none) and figures (NULL: none). */
 void doctor_say_fix(struct doctor *doctor, enum finding_level level, enum doctor_code code, const char *check,

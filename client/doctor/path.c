@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <limits.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <string.h>
@@ -64,6 +65,19 @@ bool path_is_mount(const char *path) {
 
         return statx(AT_FDCWD, path, 0, STATX_TYPE, &sx) == 0 && sx.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT &&
                sx.stx_attributes & STATX_ATTR_MOUNT_ROOT;
+}
+
+bool path_below_mount(const char *path) {
+        char part[PATH_MAX];
+        struct statx sx;
+
+        if (statx(AT_FDCWD, "/", 0, STATX_TYPE, &sx) < 0 || !(sx.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT))
+                return true;
+        (void)snprintf(part, sizeof(part), "%s", path);
+        for (; strcmp(part, "/") != 0 && strcmp(part, ".") != 0; cut(part))
+                if (path_is_mount(part))
+                        return true;
+        return false;
 }
 
 bool path_is_removed(const char *path) {

@@ -20,6 +20,9 @@ bool path_owner_words(const char *path, char words[PATH_WORDS_SIZE]);
 /* Whether something was mounted right at this path. */
 bool path_is_mount(const char *path);
 
+/* Whether it or a directory on the way to it, "/" aside, is one. True also where the kernel does not tell. */
+bool path_below_mount(const char *path);
+
 /* Whether it was removed where it comes from, and lives on only by its mount. */
 bool path_is_removed(const char *path);
 

@@ -5,8 +5,8 @@
  *
  * Waits at most WAIT_MS (default 10000) for a producer to make it, and as long again for the producer to seal it, which says
  * that it is complete. The bytes are the producer's own, mapped read-only: a kernel could work on them where they lie. Here
- * they are copied to the host, to be looked at. */
-#include <dlfcn.h>
+ * they are copied to the host, to be looked at. Mapped while no context is current, it is for the GPU that holds it or, when that
+ * one is hidden, for the first. */
 #include <err.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,45 +14,9 @@
 #include <string.h>
 #include <time.h>
 
-#include <cuda.h>
 #include <gpuipc.h>
 
 #define STEP ((size_t)4 << 20)
-
-/* ---- the driver ------------------------------------------------------------------------------------------- */
-
-/* The header renames functions to their newest form: TEXT() follows it. */
-#define TEXT(name) TEXT_(name)
-#define TEXT_(name) #name
-#define DRIVER(function) ((__typeof__(&function))driver_function(TEXT(function)))
-
-static void *driver_function(const char *name) {
-        static void *library;
-        void *found;
-
-        if (!library && !(library = dlopen("libcuda.so.1", RTLD_NOW)))
-                errx(1, "%s", dlerror());
-        found = dlsym(library, name);
-        if (!found)
-                errx(1, "%s", dlerror());
-        return found;
-}
-
-static void check(CUresult result, const char *what) {
-        const char *text = "?";
-
-        if (result == CUDA_SUCCESS)
-                return;
-        DRIVER(cuGetErrorString)(result, &text);
-        errx(1, "%s: %s", what, text);
-}
-
-/* Makes the device's primary context current, as the CUDA runtime does. */
-static void use_device(CUdevice device) {
-        CUcontext context;
-        check(DRIVER(cuDevicePrimaryCtxRetain)(&context, device), "cuDevicePrimaryCtxRetain");
-        check(DRIVER(cuCtxSetCurrent)(context), "cuCtxSetCurrent");
-}
 
 /* ---- waiting for the producer ----------------------------------------------------------------------------- */
 
@@ -98,15 +62,18 @@ static void wait_sealed(gpuipc_client *client, gpuipc_watch *watch, const gpuipc
 /* ---- reading ---------------------------------------------------------------------------------------------- */
 
 /* 64-bit FNV-1a. */
-static uint64_t checksum(CUdeviceptr from, size_t n) {
+static uint64_t checksum(gpuipc_buffer *buffer) {
+        size_t n = (size_t)gpuipc_buffer_size(buffer);
         uint64_t sum = UINT64_C(0xcbf29ce484222325);
         unsigned char *step = malloc(STEP);
+        gpuipc_error error;
 
         if (!step)
                 err(1, NULL);
         for (size_t done = 0; done < n; done += STEP) {
                 size_t some = n - done < STEP ? n - done : STEP;
-                check(DRIVER(cuMemcpyDtoH)(step, from + done, some), "cuMemcpyDtoH");
+                if (gpuipc_buffer_read(buffer, (int64_t)done, step, some, &error) != 0)
+                        errx(1, "%s", error.message);
                 for (size_t i = 0; i < some; i++)
                         sum = (sum ^ step[i]) * UINT64_C(0x100000001b3);
         }
@@ -139,11 +106,9 @@ int main(int argc, char **argv) {
         wait_sealed(client, watch, buffer, options.wait_ms);
         gpuipc_watch_free(watch);
 
-        /* Mapped while no context was current, it is for the GPU that holds it, or, when that one is hidden, for the first. */
-        use_device(gpuipc_buffer_cuda_device(buffer));
         printf("%s: %" PRId64 " bytes on %s%s, checksum %016" PRIx64 "\n", argv[1], gpuipc_buffer_size(buffer),
                gpuipc_buffer_device(buffer), gpuipc_buffer_is_peer(buffer) ? " (read over peer access, which is slower)" : "",
-               checksum((CUdeviceptr)(uintptr_t)memory, (size_t)gpuipc_buffer_size(buffer)));
+               checksum(buffer));
 
         if (gpuipc_release(buffer, &error) != 0)
                 warnx("%s", error.message);

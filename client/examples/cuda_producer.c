@@ -4,64 +4,26 @@
  *     cuda_producer NAME SIZE [GPU-UUID]
  *
  * Seals the buffer once it is filled, which tells consumers that it is complete, and prints one line. Ends on SIGINT or
- * SIGTERM; the memory goes when its last consumer does. It speaks to the driver alone, found at run time, and so does not care
- * which CUDA runtime is installed, or whether one is. */
-#include <dlfcn.h>
+ * SIGTERM; the memory goes when its last consumer does. The library finds the driver at run time and copies by it, so no CUDA
+ * runtime is needed; a kernel would write to the pointer that gpuipc_buffer_map() gives. */
 #include <err.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cuda.h>
 #include <gpuipc.h>
 
 #define STEP ((size_t)4 << 20)
-
-/* ---- the driver ------------------------------------------------------------------------------------------- */
-
-/* The header renames functions to their newest form: TEXT() follows it. */
-#define TEXT(name) TEXT_(name)
-#define TEXT_(name) #name
-#define DRIVER(function) ((__typeof__(&function))driver_function(TEXT(function)))
-
-static void *driver_function(const char *name) {
-        static void *library;
-        void *found;
-
-        if (!library && !(library = dlopen("libcuda.so.1", RTLD_NOW)))
-                errx(1, "%s", dlerror());
-        found = dlsym(library, name);
-        if (!found)
-                errx(1, "%s", dlerror());
-        return found;
-}
-
-static void check(CUresult result, const char *what) {
-        const char *text = "?";
-
-        if (result == CUDA_SUCCESS)
-                return;
-        DRIVER(cuGetErrorString)(result, &text);
-        errx(1, "%s: %s", what, text);
-}
-
-/* Makes the device's primary context current, as the CUDA runtime does. */
-static void use_device(CUdevice device) {
-        CUcontext context;
-        check(DRIVER(cuDevicePrimaryCtxRetain)(&context, device), "cuDevicePrimaryCtxRetain");
-        check(DRIVER(cuCtxSetCurrent)(context), "cuCtxSetCurrent");
-}
-
-/* ---- the pattern ------------------------------------------------------------------------------------------ */
 
 /* Byte i of the pattern: no two neighbouring pages are alike. */
 static unsigned char pattern(size_t i) {
         return (unsigned char)(i * 31 + (i >> 12) * 7);
 }
 
-static void fill(CUdeviceptr to, size_t n) {
+static void fill(gpuipc_buffer *buffer, size_t n) {
         unsigned char *step = malloc(STEP);
+        gpuipc_error error;
 
         if (!step)
                 err(1, NULL);
@@ -69,7 +31,8 @@ static void fill(CUdeviceptr to, size_t n) {
                 size_t some = n - done < STEP ? n - done : STEP;
                 for (size_t i = 0; i < some; i++)
                         step[i] = pattern(done + i);
-                check(DRIVER(cuMemcpyHtoD)(to + done, step, some), "cuMemcpyHtoD");
+                if (gpuipc_buffer_write(buffer, (int64_t)done, step, some, &error) != 0)
+                        errx(1, "%s", error.message);
         }
         free(step);
 }
@@ -79,7 +42,6 @@ int main(int argc, char **argv) {
         gpuipc_client *client;
         gpuipc_buffer *buffer;
         gpuipc_error error;
-        void *memory;
         long long size;
         int signal_number;
         sigset_t stop;
@@ -99,14 +61,10 @@ int main(int argc, char **argv) {
         options.mode = "0644"; /* everyone may open it read-only */
         options.label = "cuda_producer";
         if (gpuipc_connect(NULL, &client, &error) != 0 ||
-            gpuipc_allocate(client, size, &options, &buffer, &error) != 0 ||
-            gpuipc_buffer_map(buffer, &memory, &error) != 0)
+            gpuipc_allocate(client, size, &options, &buffer, &error) != 0)
                 errx(1, "%s", error.message);
 
-        /* Mapped while no context was current, it is for the GPU that holds it, whatever its number is here. */
-        use_device(gpuipc_buffer_cuda_device(buffer));
-        fill((CUdeviceptr)(uintptr_t)memory, (size_t)size);
-        check(DRIVER(cuCtxSynchronize)(), "cuCtxSynchronize");
+        fill(buffer, (size_t)size);
 
         if (gpuipc_seal(client, gpuipc_buffer_id(buffer), &error) != 0)
                 errx(1, "%s", error.message);

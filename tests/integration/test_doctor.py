@@ -273,6 +273,10 @@ class UserTest(DoctorTest):
         report = self.report(before=self.as_user(), expect=UNREACHABLE, codes=("G104",))
         self.assertIn(f"--group-add {self.GROUP}", report.find("G104")["fix"])
         self.assertIn("uid 1000, gid 1000", report.find("G104")["cause"])
+        # Nobody is told to join root's.
+        os.chown(self.daemon.socket, 0, 0)
+        self.assertNotIn("--group-add 0", self.report(before=self.as_user(), expect=UNREACHABLE, codes=("G104",)).find("G104")["fix"])
+        os.chown(self.daemon.socket, 0, self.GROUP)
         # As it says: the group is added.
         self.report(before=self.as_user(self.GROUP), expect=DONE, codes=("G100",))
 
@@ -373,7 +377,7 @@ class DriverTest(FakeTest):
         self.report(environment={"LD_LIBRARY_PATH": FAKE}, expect=DONE, codes=("G400", "G600"), without=("G001",))
 
     def test_cuda_does_not_start(self):
-        for result, code in ((100, "G003"), (802, "G019"), (803, "G005"), (804, "G005"), (304, "G006"), (999, "G006")):
+        for result, code in ((802, "G019"), (803, "G005"), (804, "G005")):
             with self.subTest(result):
                 report = self.scripted(f"on cuInit fail={result}", expect=FAILED, codes=(code, "G607"))
                 self.assertIn(f"({result})", report.find(code)["cause"])
@@ -436,34 +440,132 @@ class DriverTest(FakeTest):
         self.scripted("on cuDevicePrimaryCtxRetain fail=2", expect=FAILED, codes=("G012",))
 
 
-@as_root
-class NodesTest(FakeTest):
-    # A host with a driver, as far as /proc and /dev can tell.
-    HOST = "mount -t tmpfs none /proc/driver; mkdir /proc/driver/nvidia; echo NVRM > /proc/driver/nvidia/version\n"
+class BoxTest(FakeTest):
+    """CUDA does not start in the command; in its sandbox /dev holds what a script puts there."""
+
     DEV = "mount -t tmpfs -o mode=755 none /dev; mknod -m 666 /dev/null c 1 3\n"
-    NO_GPU = "on cuInit fail=100"
 
-    def box(self, script, user=(), **looks):
-        return self.report(before=["unshare", "-m", "sh", "-ec", f'{script}\nexec "$@"', "sh", *user],
-                           environment={"GPUIPC_FAKE_CUDA": f"state {self.scratch}/state;{self.NO_GPU}"}, **looks)
+    def box(self, script, user=(), result=100, **looks):
+        return self.report(before=["unshare", "-m", "sh", "-ec", f'{self.DEV}{script}\nexec "$@"', "sh", *user],
+                           environment={"GPUIPC_FAKE_CUDA": f"state {self.scratch}/state;on cuInit fail={result}"}, **looks)
 
-    def test_no_driver_on_the_host(self):
-        report = self.scripted(self.NO_GPU, expect=FAILED, codes=("G003", "G021"))
-        self.assertIn("modprobe nvidia", report.find("G021")["fix"])
+
+@as_root
+class NodesTest(BoxTest):
+    # Nodes without a driver behind them cannot be opened by anybody; /dev/null's number can.
+    NODES = "for n in nvidiactl nvidia-uvm nvidia0; do mknod -m 600 /dev/$n c 1 3; done\n"
+    USER = ("setpriv", "--reuid=1000", "--regid=1000", "--clear-groups")
 
     def test_no_device_node(self):
-        report = self.box(self.HOST + self.DEV, expect=FAILED, codes=("G022",), without=("G021",))
-        self.assertIn("/dev/nvidiactl, /dev/nvidia-uvm, /dev/nvidia0", report.find("G022")["cause"])
-        self.assertIn("--gpus all", report.find("G022")["fix"])
+        for result, verb in ((100, "is"), (999, "may be")):
+            report = self.box("", result=result, expect=FAILED, codes=("G022",), without=("G003", "G006", "G021"))
+            self.assertIn("/dev/nvidiactl, /dev/nvidia-uvm, /dev/nvidia0. "
+                          f"That {verb} why cuInit() says ", report.find("G022")["cause"])
+            self.assertIn(f"({result})", report.find("G022")["cause"])
+            self.assertIn("because of G022", report.find("G607")["cause"])
 
     def test_closed_device_node(self):
-        # Nodes without a driver behind them cannot be opened by anybody; /dev/null's number can.
-        nodes = "for n in nvidiactl nvidia-uvm nvidia0; do mknod -m 600 /dev/$n c 1 3; done\n"
-        user = ("setpriv", "--reuid=1000", "--regid=1000", "--clear-groups")
-        report = self.box(self.HOST + self.DEV + nodes, user, expect=FAILED, codes=("G023",), without=("G022",))
+        report = self.box(self.NODES, self.USER, expect=FAILED, codes=("G023",), without=("G003", "G022"))
         self.assertIn("Permission denied", report.find("G023")["cause"])
+        self.box(self.NODES + "rm /dev/nvidia0", self.USER, expect=FAILED, codes=("G022", "G023"), without=("G003",))
         # As it says: the node is opened to this user. What is left is the driver's own refusal.
-        self.box(self.HOST + self.DEV + nodes + "chmod 666 /dev/nvidia*", user, codes=("G401",), without=("G023", "G022"))
+        report = self.box(self.NODES + "chmod 666 /dev/nvidia*", self.USER, codes=("G003", "G401"), without=("G023", "G022"))
+        self.assertIn("because of G003", report.find("G607")["cause"])
+
+    def test_nodes_are_well(self):
+        for result, code in ((100, "G003"), (304, "G006"), (999, "G006")):
+            report = self.box(self.NODES, result=result, expect=FAILED, codes=(code, "G401", "G607"), without=("G022",))
+            self.assertIn(f"({result})", report.find(code)["cause"])
+
+    def test_no_library(self):
+        """Neither library nor nodes are one finding; some of the nodes are another."""
+        looks = {"expect": FAILED, "codes": ("G001", "G607")}
+        self.environment["LD_LIBRARY_PATH"] = ""
+        self.box("", without=("G022", "G021"), **looks)
+        report = self.box("mknod -m 666 /dev/nvidia0 c 1 3", **looks)
+        self.assertIn("Missing: /dev/nvidiactl, /dev/nvidia-uvm.", report.find("G022")["cause"])
+        self.box(self.NODES, without=("G022",), **looks)
+
+
+@as_root
+class DriverlessTest(BoxTest):
+    """The daemon has no GPU, and the host no driver; yet the library is here."""
+
+    def make_daemon(self):
+        super().make_daemon().stop()
+        return Daemon("--backend", "host")
+
+    def test_no_driver_on_the_host(self):
+        if os.path.exists("/proc/driver/nvidia/version"):
+            self.skipTest("this machine has a driver")
+        report = self.box("", expect=DONE, codes=("G021",), without=("G003", "G022"))
+        self.assertIn("modprobe nvidia", report.find("G021")["fix"])
+
+    def test_driver_on_the_host(self):
+        driver = "mount -t tmpfs none /proc/driver; mkdir /proc/driver/nvidia; echo NVRM > /proc/driver/nvidia/version\n"
+        self.box(driver, expect=DONE, codes=("G022",), without=("G003", "G021"))
+
+
+class TrialTest(FakeTest):
+    """What cannot happen happens between the trial's writing and its reading back."""
+
+    def while_it_waits(self, act, **looks):
+        """The first trial on a GPU stops before it reads back what it wrote, until `act` is done with its lease."""
+        stuck, calls = f"{self.scratch}/stuck", f"{self.scratch}/state/calls"
+        open(stuck, "wb").close()
+
+        def waits():
+            with open(calls, encoding="ascii") as file:
+                return " cuMemcpyDtoH_v2 0 waits" in file.read()
+
+        def meanwhile():
+            try:
+                wait_for(waits, "the trial to wait")
+                with self.client(admin=True) as admin:
+                    act(admin, next(lease for lease in admin.call("List")["leases"] if lease["device"] == GPUS[0]))
+            finally:
+                os.unlink(stuck)
+
+        thread = threading.Thread(target=meanwhile)
+        thread.start()
+        report = self.scripted(f"on cuMemcpyDtoH_v2 nth=2 hang-while={stuck}", expect=FAILED, **looks)
+        thread.join()
+        return report
+
+    def test_bytes_are_others(self):
+        def overwrite(admin, lease):
+            mine = admin.call("Open", {"buffer": lease["buffer"], "access": "rw"})["lease"]
+            fd = admin.take_fd()
+            os.pwrite(fd, b"other", 4096)
+            os.close(fd)
+            admin.call("Release", {"lease": mine})
+
+        report = self.while_it_waits(overwrite, codes=("G603",))
+        self.assertEqual(report.codes("fail"), ["G603"])
+        self.assertIn(f"on {GPUS[0]}", report.find("G603")["cause"])
+
+    def test_release_fails(self):
+        report = self.while_it_waits(lambda admin, lease: admin.call("Kick", {"session": lease["session"]}), codes=("G606",))
+        self.assertEqual(report.codes("fail"), ["G606"])
+        self.assertIn(f"on {GPUS[0]}", report.find("G606")["cause"])
+
+
+class DirtyTest(FakeTest):
+    """The driver was told to clear memory, says so, and does not."""
+
+    script = "device scrub=no"
+
+    def make_daemon(self):
+        with open(f"{self.scratch}/params", "w", encoding="ascii") as file:
+            file.write('RegistryDwords: ""\n')
+        os.environ["GPUIPC_NVIDIA_PARAMS"] = f"{self.scratch}/params"
+        self.addCleanup(os.environ.pop, "GPUIPC_NVIDIA_PARAMS")
+        return super().make_daemon()
+
+    def test_new_memory_is_not_zero(self):
+        report = self.report(expect=FAILED, codes=("G600", "G604"), without=("G503", "G603"))
+        self.assertEqual(report.codes("fail"), ["G604", "G604"])
+        self.assertIn("cuda-fd on GPU-", report.find("G604")["cause"])
 
 
 class WipeTest(FakeTest):

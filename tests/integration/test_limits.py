@@ -361,8 +361,9 @@ class Sizes(LimitTest):
     def test_events(self):
         self.start("--events-max=4", shows={"events": 4})
         with self.client() as client, self.client() as watcher:
-            churn(client, 3)  # created, opened, released, freed: twelve events
-            wait_for(lambda: client.call("GetStatus")["buffers"] == 0, "the last event")
+            for _ in range(3):  # created, opened, released, freed: twelve events
+                churn(client, 1)
+                wait_for(lambda: client.call("GetStatus")["buffers"] == 0, "the last event")
             told = self.refused("EventsLost", next, watcher.call_more("Watch", {"since": 7}))
             self.assertEqual(told, {"oldest": 9})
             told = self.refused("EventsLost", next, watcher.call_more("Watch", {"since": 0}))

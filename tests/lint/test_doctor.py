@@ -30,6 +30,11 @@ def explained(code):
     return subprocess.run([f"{BUILD}/gpuipcctl", "doctor", code], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def spoken():
+    """What has its words of its own: the table and the checks."""
+    return "".join(read(path) for path in sources.files(".c", rooms=("client",)) if path.startswith("client/doctor/"))
+
+
 def page():
     """{code: words} of the manual page's list."""
     plain = subprocess.run(["mandoc", "-T", "utf8", "-O", "width=1000", f"{ROOT}/packaging/man/gpuipcctl.1"], check=True,
@@ -64,7 +69,7 @@ class CodesTest(unittest.TestCase):
             self.assertRegex(text, rf"\bDOCTOR_{name}\b", f"{code} is given by nobody")
 
     def test_what_is_advised_exists(self):
-        advice = read("client/doctor/advice.c")
+        advice = spoken()
         verbs = set(re.findall(r'^        \{ "(\w+)", "', read("client/ctl/verbs.c"), re.M))
         self.assertIn("list", verbs)
         for verb in re.findall(r"\bgpuipcctl (\w+)", advice):
@@ -77,8 +82,16 @@ class CodesTest(unittest.TestCase):
         for _, code, _ in codes():
             for line in explained(code).splitlines():
                 self.assertLessEqual(len(line), 80, line)
-        for command in re.findall(r'"  ([^"]*?)(?:\\n)?"', read("client/doctor/advice.c")):
+        for command in re.findall(r'"  ([^"]*?)(?:\\n)?"', spoken()):
             self.assertLessEqual(len(command), COMMAND_COLUMNS, command)
+
+    def test_engines_are_told_in_their_own_words(self):
+        """Podman takes --gpus and gives nothing: where one engine's way stands, the other's does."""
+        texts = [explained(code) for _, code, _ in codes()] + re.findall(r"_fix\[\] =\n(.*?);\n", spoken(), re.S)
+        given = [text for text in texts if "--gpus all" in text]
+        self.assertGreater(len(given), 5)
+        for text in given:
+            self.assertIn("podman run --device nvidia.com/gpu=all ...", text)
 
 
 if __name__ == "__main__":

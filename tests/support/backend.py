@@ -23,7 +23,6 @@ MIB = 256 * PAGE
 FDS_BUFFER = 0 if CLASSIC else 1  # descriptors of the daemon's for a buffer, and once it was lent read-only
 READ = "rw" if CLASSIC else "ro"  # the least access there is
 
-copied = unittest.skipUnless(HOST, "put and get copy host memory alone")
 host_only = unittest.skipUnless(HOST, "of host memory alone")
 with_descriptors = unittest.skipIf(CLASSIC, "a classic handle takes no descriptor")
 read_only = unittest.skipIf(CLASSIC, "a classic handle cannot be lent read-only")

@@ -57,10 +57,10 @@ class Daemon:
     """One gpuipcd with a directory and sockets of its own. stop() must find it healthy."""
 
     def __init__(self, *args, program=None, config="", environment=None, admin=True, wait=True, pass_fds=(),
-                 memory=backend.DAEMON):
+                 memory=backend.DAEMON, socket_path=None):
         self.directory = tempfile.mkdtemp(prefix="d.", dir=os.environ.get("TMPDIR", "/tmp"))
         os.chmod(self.directory, 0o755)
-        self.socket, self.admin_socket = f"{self.directory}/s", f"{self.directory}/a"
+        self.socket, self.admin_socket = socket_path or f"{self.directory}/s", f"{self.directory}/a"
         self.log_path = f"{self.directory}/log"
         with open(f"{self.directory}/conf", "w", encoding="utf-8") as file:
             file.write(config)
@@ -75,10 +75,11 @@ class Daemon:
                 env={**os.environ, "NOTIFY_SOCKET": f"{self.directory}/n", **(environment or {})})
         self.pid = self.process.pid
         self.pidfd = os.pidfd_open(self.pid)
-        self.idle_fds = None
+        self.idle_fds = self.own_sockets = None
         try:
             if wait:
                 self.wait_notified("READY=1")
+                self.own_sockets = self.sockets()
                 self.idle_fds = self.settled_fds()
         except BaseException:
             self.kill()
@@ -120,10 +121,20 @@ class Daemon:
         with self.client() as client:
             return client.call("GetStatus")
 
+    def sockets(self):
+        return {what for what in open_fds(self.pid).values() if what.startswith("socket:")}
+
+    def without_clients(self):
+        """No process is watched, and no socket open but those it had when nobody had come yet."""
+        if any("pidfd" in what for what in open_fds(self.pid).values()):
+            return False
+        return self.own_sockets is None or self.sockets() <= self.own_sockets
+
     def settled_fds(self):
         """How many descriptors the daemon has after a first client came and went."""
         self.status()
         wait_for(lambda: self.status()["sessions"] == 1, "one session")
+        wait_for(self.without_clients, "nothing of the last client")
         samples = [-1, -2]
 
         def same():

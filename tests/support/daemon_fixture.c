@@ -120,6 +120,7 @@ static void count_idle_fds(struct gpuipcd *daemon) {
         if (memory_is_real())
                 use_driver(daemon);
         wait_for(gpuipcd_status(daemon, "sessions") == 1);
+        wait_for(!fds_have(daemon->pid, "pidfd")); /* of the client that asked */
         int64_t deadline = deadline_in(WAIT_MS);
         unsigned pause_usec = 0;
         size_t n, again = fds_count(daemon->pid);

@@ -59,6 +59,13 @@ size_t fds_count(pid_t pid) {
         return n;
 }
 
+bool fds_have(pid_t pid, const char *what) {
+        struct fds fds = fds_of(pid);
+        bool have = strstr(fds.text, what) != NULL;
+        fds_deinit(&fds);
+        return have;
+}
+
 /* A real driver opens descriptors of its own in a process that uses it, and keeps some: growth is measured over many rounds there. */
 void fds_assert_same(const struct fds *before, const struct fds *after, const char *whose) {
         if (memory_is_real())

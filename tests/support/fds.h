@@ -3,6 +3,7 @@
 #ifndef SUPPORT_FDS_H
 #define SUPPORT_FDS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -15,6 +16,9 @@ struct fds {
 struct fds fds_of(pid_t pid);
 void fds_deinit(struct fds *fds);
 size_t fds_count(pid_t pid);
+
+/* Whether one of them is such ("pidfd"). */
+bool fds_have(pid_t pid, const char *what);
 
 /* Fails and prints both lists when their numbers differ. */
 void fds_assert_same(const struct fds *before, const struct fds *after, const char *whose);

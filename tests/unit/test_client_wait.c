@@ -21,6 +21,9 @@
 #define QUOTA "{\"error\":\"io.gpuipc.Broker.QuotaExceeded\",\"parameters\":{\"scope\":\"bytes_per_uid\",\"limit\":9," \
               "\"used\":8,\"asked\":7}}"
 
+/* Of a call that is not answered; long enough for one that is, on a busy machine. */
+#define SHORT_MS 1500
+
 static gpuipc_client *connect_to(struct fake *fake, int timeout_ms) {
         gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
         gpuipc_client *client;
@@ -345,7 +348,7 @@ START_TEST(release_behind_a_stuck_call) {
         check_fd_count_begin();
         fake_broker_init(&broker, 4096);
         struct fake *fake = fake_start(waiting_answer, &broker);
-        gpuipc_client *client = connect_to(fake, 400);
+        gpuipc_client *client = connect_to(fake, SHORT_MS);
         ck_assert_int_eq(gpuipc_allocate(client, 4096, NULL, &buffer, &error), GPUIPC_OK);
         ck_assert_int_eq(pthread_create(&thread, NULL, seal_slowly, client), 0);
         wait_for(fake_count(fake, "slow", NULL) == 1);
@@ -371,7 +374,7 @@ START_TEST(release_behind_an_owed_reply) {
 
         fake_broker_init(&broker, 4096);
         struct fake *fake = fake_start(waiting_answer, &broker);
-        gpuipc_client *client = connect_to(fake, 100);
+        gpuipc_client *client = connect_to(fake, SHORT_MS);
         ck_assert_int_eq(gpuipc_allocate(client, 4096, NULL, &buffer, &error), GPUIPC_OK);
         ck_assert_int_eq(gpuipc_seal(client, "slow", &error), GPUIPC_ERROR_TIMED_OUT);
         ck_assert_int_eq(gpuipc_release(buffer, &error), GPUIPC_ERROR_TIMED_OUT);
@@ -395,7 +398,7 @@ START_TEST(grant_that_comes_too_late) {
         check_fd_count_begin();
         fake_broker_init(&broker, 4096);
         struct fake *fake = fake_start(waiting_answer, &broker);
-        gpuipc_client *client = connect_to(fake, 200);
+        gpuipc_client *client = connect_to(fake, SHORT_MS);
         options.name = "slow";
         ck_assert_int_eq(gpuipc_allocate(client, 4096, &options, &buffer, &error), GPUIPC_ERROR_TIMED_OUT);
         grant_to(fake, 0, &broker);

@@ -40,6 +40,26 @@ START_TEST(codes_are_found) {
 }
 END_TEST
 
+START_TEST(words_are_filled_in) {
+        char text[ADVICE_SIZE], longest[ADVICE_SIZE * 2];
+
+        advice_fill(DOCTOR_NOT_ADMITTED, "UID", "1234", text);
+        ck_assert_msg(strstr(text, "  AllowUsers=1234\n") && !strstr(text, "UID"), "%s", text);
+        for (size_t i = 0; i < 2; i++) {
+                advice_fill(DOCTOR_NOT_ADMITTED, (const char *[]){ "U", "ID" }[i], "1234", text); /* only where it stands alone */
+                ck_assert_str_eq(text, advice(DOCTOR_NOT_ADMITTED));
+        }
+        memset(longest, 'x', sizeof(longest) - 1);
+        longest[sizeof(longest) - 1] = 0;
+        advice_fill(DOCTOR_NOT_ADMITTED, "UID", longest, text);
+        ck_assert_uint_eq(strlen(text), ADVICE_SIZE - 1);
+        advice_fill(DOCTOR_SOCKET_WELL, "UID", "1234", text);
+        ck_assert_str_eq(text, "");
+        for (int code = 0; code < N_DOCTOR_CODES; code++)
+                ck_assert_uint_lt(strlen(advice((enum doctor_code)code) ? advice((enum doctor_code)code) : ""), ADVICE_SIZE - 64);
+}
+END_TEST
+
 START_TEST(errors_carry_codes) {
         static const struct {
                 int number;
@@ -107,6 +127,7 @@ int main(void) {
 
         tcase_add_test(tc, every_trouble_has_advice);
         tcase_add_test(tc, codes_are_found);
+        tcase_add_test(tc, words_are_filled_in);
         tcase_add_test(tc, errors_carry_codes);
         tcase_add_test(tc, other_errors_carry_none);
         tcase_add_test(tc, long_errors_keep_their_code);

@@ -90,6 +90,7 @@ END_TEST
 START_TEST(what_is_mounted_or_removed) {
         char path[PATH_MAX];
 
+        ck_assert(path_below_mount("/proc/self"));
         ck_assert(path_is_mount("/proc"));
         ck_assert(!path_is_mount(root));
         ck_assert(!path_is_mount("/no-such-thing"));
