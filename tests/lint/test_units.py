@@ -156,7 +156,7 @@ class PackagesTest(unittest.TestCase):
         shutil.rmtree(tree)
         self.assertGreaterEqual(len(names), 20)
         spec = read("packaging/rpm/gpuipc.spec")
-        debian = "".join(read(path) for path in files(rooms=("packaging/debian",)) if path.endswith((".install", ".manpages")))
+        debian = "".join(read(path) for path in files(".install", ".manpages", rooms=("packaging/debian",)))
         whole = {"gpuipcd.conf": "etc/gpuipcd", "io.gpuipc.Broker.varlink": "usr/share/gpuipc", "gpuipcd.catalog": "usr/lib/systemd/catalog"}
         for name in sorted(names):
             with self.subTest(name):

@@ -10,7 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from machine import ADMIN_SOCKET, BUILD, SERVICE, SOCKET, UNITS, Machine, serving, wait_for  # noqa: E402
+from machine import ADMIN_SOCKET, AFTER_INSTALL, BUILD, ROOT, SERVICE, SOCKET, UNITS, Machine, serving, wait_for  # noqa: E402
 
 ALICE, BOB, CAROL = 3001, 3002, 3003
 DROP_IN = "/etc/gpuipcd/gpuipcd.conf.d/50-test.conf"
@@ -66,6 +66,11 @@ class UnitTest(unittest.TestCase):
 
 
 class Activation(UnitTest):
+    def test_what_was_done_is_what_readme_tells(self):
+        with open(f"{ROOT}/README.md", encoding="utf-8") as file:
+            block = next(part for part in file.read().split("\n\n") if "    systemd-sysusers\n" in part)
+        self.assertEqual([tuple(line.split()) for line in block.splitlines()], list(AFTER_INSTALL))
+
     def test_the_first_list_starts_it(self):
         machine.systemctl("stop", SERVICE)
         self.assertEqual(machine.property(SERVICE, "ActiveState"), "inactive")
