@@ -141,7 +141,8 @@ class PackagesTest(unittest.TestCase):
         nodes = set()
         for node, body in re.findall(r"(GPUIPC_[\d.]+) \{(.*?)\}", without_comments(read("client/libgpuipc.map")), re.S):
             nodes |= {(name, node) for name in re.findall(r"\b(gpuipc_\w+);", body)}
-        self.assertEqual(listed, nodes)
+        self.assertEqual(listed, nodes, "packaging/debian/libgpuipc0.symbols and client/libgpuipc.map differ; add what is new, "
+                         "with the version it came with")
 
     def test_versions_are_the_header_s(self):
         version = re.search(r'#define GPUIPC_VERSION "(.*)"', read("include/gpuipc.h")).group(1)
