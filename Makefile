@@ -11,7 +11,8 @@
 #   make portable        the command and what it needs, to mount into a container (gpuipcctl doctor)
 #   make gpu-bundle      the GPU tier, to be carried to a machine with a GPU and run by tests/gpu/run.sh
 #   make image           a container image of the daemon; BASE= ENGINE= IMAGE=
-#   make install         DESTDIR= PREFIX=/usr/local
+#   make install         DESTDIR= PREFIX=/usr/local; uninstall takes exactly that away
+#   make deb rpm         packages, in build/deb and build/rpm
 #   make clean           build/ but for what was downloaded; distclean: all of it
 #
 # Sources are found by wildcard: a new .c in proto/, client/, client/ctl/, client/examples/, daemon/ or tests/*/
@@ -40,13 +41,8 @@ PYTHON ?= /usr/bin/python3
 VERSION := $(shell sed -n 's/^.define GPUIPC_VERSION "\(.*\)"/\1/p' include/gpuipc.h)
 
 PREFIX ?= /usr/local
-bindir ?= $(PREFIX)/bin
-sbindir ?= $(PREFIX)/sbin
-libdir ?= $(PREFIX)/lib
-includedir ?= $(PREFIX)/include
-mandir ?= $(PREFIX)/share/man
-sysconfdir ?= /etc
-unitdir ?= $(PREFIX)/lib/systemd/system
+# Where what is installed goes; mk/install has the defaults, which follow from PREFIX.
+DIRECTORIES := bindir sbindir libdir includedir mandir sysconfdir unitdir sysusersdir tmpfilesdir catalogdir
 
 # What is installed decides how to build, so the other goals wait for deps in a make of their own.
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
@@ -62,15 +58,17 @@ else
 include mk/flags.mk
 include mk/sources.mk
 
-.PHONY: all tests demo check fuzz fuzz-replay bench lint valgrind install clean distclean FORCE
+.PHONY: all tests demo check fuzz fuzz-replay bench lint valgrind install uninstall clean distclean FORCE
 .DEFAULT_GOAL := all
 
-all: $(PROGRAMS) $(EXAMPLES)
+all: $(PROGRAMS) $(EXAMPLES) completions
 
 include mk/build.mk
 include mk/tests.mk
 include mk/fault.mk
 include mk/fake.mk
+include mk/completions.mk
+include mk/packages.mk
 include mk/portable.mk
 include mk/image.mk
 include mk/gpu.mk
@@ -78,10 +76,13 @@ include mk/gpu.mk
 demo: all
 	tests/demo.sh $(B)
 
+PLACE = DESTDIR='$(DESTDIR)' prefix='$(PREFIX)' $(foreach each,$(DIRECTORIES),$(if $($(each)),$(each)='$($(each))')) mk/install
+
 install: all $(INSTALL_CTL)
-	DESTDIR='$(DESTDIR)' bindir='$(bindir)' sbindir='$(sbindir)' libdir='$(libdir)' includedir='$(includedir)' \
-	mandir='$(mandir)' sysconfdir='$(sysconfdir)' unitdir='$(unitdir)' prefix='$(PREFIX)' \
-	version='$(VERSION)' mk/install $(B)
+	$(Q)$(PLACE) $(B)
+
+uninstall: $(COMPLETIONS)
+	$(Q)$(PLACE) --remove $(B)
 
 clean:
 	mk/clean

@@ -62,13 +62,13 @@ $(REPLAY_PROGRAMS): $(B)/tests/fuzz/replay_%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/
 
 $(B)/obj/tests/fuzz/fuzz_%.o: DEFINES = -Wno-missing-prototypes
 
-tests: all $(TEST_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(wildcard daemon/main.c),$(FAULT_DAEMON))
+tests: all $(INSTALL_CTL) $(TEST_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(wildcard daemon/main.c),$(FAULT_DAEMON))
 
 T ?=
 check: tests
 	tests/run --build $(B) $(T)
 
-lint: all
+lint: all $(INSTALL_CTL)
 	tests/run --build $(B) lint
 
 valgrind: tests
