@@ -18,7 +18,7 @@ define link_fake
 endef
 
 $(FAKE)/libcuda.so.1: tests/fake/cuda.map \
-                $(call fake_objects,process context memory virtual classic copy device driver_error errors)
+                $(call fake_objects,process context memory virtual classic copy stream stream_work event pinned pointer device driver_error errors)
 	$(link_fake)
 $(FAKE)/libcudart.so.13: tests/fake/cuda.map $(call fake_objects,runtime errors)
 	$(link_fake)
