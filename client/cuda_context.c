@@ -43,6 +43,17 @@ int cuda_context_enter_own(const struct cuda *cuda, const struct cuda_device *de
         return GPUIPC_OK;
 }
 
+CUresult cuda_context_enter_this(const struct cuda *cuda, CUcontext context, struct cuda_context *ret) {
+        CUcontext current = NULL;
+        CUresult result = cuda->driver.cuCtxGetCurrent(&current);
+
+        if (result == CUDA_SUCCESS && current != context)
+                result = cuda->driver.cuCtxPushCurrent(context);
+        if (result == CUDA_SUCCESS)
+                *ret = (struct cuda_context){ .pushed = current != context ? context : NULL };
+        return result;
+}
+
 void cuda_context_leave(const struct cuda *cuda, struct cuda_context *context, bool keep) {
         CUcontext popped;
 
