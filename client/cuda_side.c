@@ -169,7 +169,7 @@ void cuda_side_put(struct cuda_side *side) {
         process_unlock();
         if (!last)
                 return;
-        if (cuda_context_enter_this(side->cuda, side->context, &context) == CUDA_SUCCESS) {
+        if (cuda_context_enter_this(side->cuda, side->context, "", &context, NULL) == GPUIPC_OK) {
                 side_clear(side);
                 cuda_context_leave(side->cuda, &context, false);
         }
@@ -216,14 +216,15 @@ static struct attempt copy_out(struct cuda_side *side, CUdeviceptr at, uint64_t 
 static int side_do(struct cuda_side *side, CUdeviceptr at, uint64_t value, uint64_t *ret_value, gpuipc_error *ret_error) {
         const char *what = ret_value ? "The fence cannot be read" : "The fence cannot be signalled";
         struct cuda_context context;
-        struct attempt attempt = { cuda_context_enter_this(side->cuda, side->context, &context), "cuCtxPushCurrent()" };
+        struct attempt attempt;
+        int r = cuda_context_enter_this(side->cuda, side->context, what, &context, ret_error);
 
-        if (attempt.result == CUDA_SUCCESS) {
-                (void)pthread_mutex_lock(&side->lock);
-                attempt = ret_value ? copy_in(side, at, ret_value) : copy_out(side, at, value);
-                (void)pthread_mutex_unlock(&side->lock);
-                cuda_context_leave(side->cuda, &context, false);
-        }
+        if (r != GPUIPC_OK)
+                return r;
+        (void)pthread_mutex_lock(&side->lock);
+        attempt = ret_value ? copy_in(side, at, ret_value) : copy_out(side, at, value);
+        (void)pthread_mutex_unlock(&side->lock);
+        cuda_context_leave(side->cuda, &context, false);
         if (attempt.result != CUDA_SUCCESS)
                 return cuda_driver_refused(&side->cuda->driver, attempt.result, what, attempt.call, DOCTOR_DRIVER_REFUSES, "", ret_error);
         return GPUIPC_OK;

@@ -17,15 +17,11 @@ int cuda_stream_enter(const struct cuda *cuda, CUstream stream, CUcontext otherw
                 context = otherwise;
         if (result == CUDA_SUCCESS && !context)
                 result = CUDA_ERROR_INVALID_CONTEXT;
-        if (result == CUDA_SUCCESS) {
-                call = "cuCtxPushCurrent()";
-                result = cuda_context_enter_this(cuda, context, ret);
-        }
         if (result != CUDA_SUCCESS)
                 return cuda_driver_refused(driver, result, what, call, DOCTOR_DRIVER_REFUSES,
                                            is_default(stream) ? "A default stream is that of the current context."
                                                               : "Is the stream still there?", ret_error);
-        return GPUIPC_OK;
+        return cuda_context_enter_this(cuda, context, what, ret, ret_error);
 }
 
 int cuda_stream_settle(void *stream, gpuipc_error *ret_error) {
