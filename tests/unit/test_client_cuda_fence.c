@@ -48,6 +48,7 @@ START_TEST(two_streams) {
                         signal_in(producer, place.produced, value);
                         wait_in(consumer, place.produced, value - i % 3);
                         settle(consumer);
+                        settle(producer);
                 } else {
                         wait_in(consumer, place.produced, value);
                         ck_assert_int_eq(DRIVER(cuMemcpyDtoDAsync)(place_at(&place, 32), place_at(&place, 40), 8, consumer), 0);
@@ -262,9 +263,19 @@ static void *signal_soon(void *data) {
         return gpuipc_fence_signal(data, 7, NULL) == GPUIPC_OK ? NULL : data;
 }
 
+static void check_order(size_t since, const char *first, const char *then) {
+        char entries[GPUS_ENTRIES_MAX][64];
+        size_t n = gpus_entries(since, entries), i = 0;
+
+        while (i < n && strcmp(entries[i], first) != 0)
+                ck_assert_str_ne(entries[i++], then);
+        ck_assert_uint_lt(i, n);
+}
+
 START_TEST(a_gpu_without_the_operations) {
         atomic_bool go = false;
         pthread_t thread;
+        size_t since;
         void *failed;
 
         place_start(&place, "device memops=no\ndevice", kinds[_i], GPUIPC_RW);
@@ -275,9 +286,11 @@ START_TEST(a_gpu_without_the_operations) {
         ck_assert_int_eq(DRIVER(cuMemsetD8Async)(place_at(&place, 40), 9, 8, stream), 0);
         gpus_script("device memops=no\ndevice\non cuStreamSynchronize delay=1"); /* so that its beginning is logged */
         ck_assert_int_eq(pthread_create(&thread, NULL, let_go, &go), 0);
+        since = gpus_all_calls();
         signal_in(stream, place.produced, 6);
         ck_assert_int_eq(pthread_join(thread, NULL), 0);
         ck_assert_uint_eq(words[5], UINT64_C(0x0909090909090909));
+        check_order(since, "cuStreamSynchronize", "cuMemcpyHtoDAsync_v2");
         ck_assert_uint_eq(place_value(place.produced), 6);
 
         ck_assert_int_eq(gpuipc_fence_wait_stream(place.produced, stream, 7, 30, &error), GPUIPC_ERROR_TIMED_OUT);
