@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fences on the fakes. A peer is forked before this process has CUDA, connects anew to the same desk, and uses no checks. */
+/* Fences on the fakes. A peer is forked before this process has CUDA or a thread, connects anew to the same desk, and uses no checks. */
 #include "cuda_fence_place.h"
 
 #include <check.h>
@@ -7,13 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define WIDE (UINT64_C(1) << 32)
 
-/* Both must live until the test's end, as what is forked does. */
+/* Shared with the peer, which is there before the desk is. */
 struct order {
-        const char *path;
+        char path[96];
         enum peer peer;
 };
 
@@ -99,7 +100,7 @@ static int be_there(int talk_fd, void *data) {
         struct there there = { 0 };
         int r;
 
-        if (there_open(&there, order->path) != 0 || talk_say(talk_fd, 'r') != 0 || talk_hear(talk_fd, 'g') != 0)
+        if (talk_hear(talk_fd, 'p') != 0 || there_open(&there, order->path) != 0 || talk_say(talk_fd, 'r') != 0 || talk_hear(talk_fd, 'g') != 0)
                 return 1;
         r = order->peer == PEER_PRODUCES ? there_produce(&there) : there_wait(&there, talk_fd);
         gpuipc_fence_free(there.produced);
@@ -112,9 +113,8 @@ static int be_there(int talk_fd, void *data) {
 
 /* ---- the place -------------------------------------------------------------------------------------------- */
 
-static void place_prepare(struct place *place, const char *script, const char *kind) {
+static void place_prepare(struct place *place, const char *kind) {
         *place = (struct place){ .desk = { .kind = kind, .size = 2 * MIB } };
-        gpus_start(script);
         place->owner = owner_start(kind, 0, 2 * MIB);
         place->desk.fd = place->owner.fd;
         place->desk.ipc = place->owner.ipc[0] ? place->owner.ipc : NULL;
@@ -137,16 +137,24 @@ static void place_open(struct place *place, gpuipc_access access) {
 }
 
 void place_start(struct place *place, const char *script, const char *kind, gpuipc_access access) {
-        place_prepare(place, script, kind);
+        gpus_start(script);
+        place_prepare(place, kind);
         place_open(place, access);
 }
 
 void place_start_with_peer(struct place *place, const char *kind, enum peer peer, struct child *ret_child) {
-        place_prepare(place, NULL, kind);
+        struct order *order = mmap(NULL, sizeof(*order), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+        ck_assert_ptr_ne(order, MAP_FAILED);
+        gpus_start(NULL);
+        order->peer = peer;
+        *ret_child = child_start(NULL, be_there, order);
+        place_prepare(place, kind);
         place->shared = true;
-        struct order order = { .path = place->desk.fake->path, .peer = peer };
-        *ret_child = child_start(NULL, be_there, &order);
+        (void)snprintf(order->path, sizeof(order->path), "%s", place->desk.fake->path);
+        child_say(ret_child, 'p');
         child_hear(ret_child, 'r');
+        ck_assert_int_eq(munmap(order, sizeof(*order)), 0);
         place_open(place, GPUIPC_RW);
         child_say(ret_child, 'g');
 }
