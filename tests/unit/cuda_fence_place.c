@@ -100,7 +100,8 @@ static int be_there(int talk_fd, void *data) {
         struct there there = { 0 };
         int r;
 
-        if (talk_hear(talk_fd, 'p') != 0 || there_open(&there, order->path) != 0 || talk_say(talk_fd, 'r') != 0 || talk_hear(talk_fd, 'g') != 0)
+        if (talk_hear(talk_fd, 'p') != 0 || there_open(&there, order->path) != 0 || talk_say(talk_fd, 'r') != 0 ||
+            talk_hear(talk_fd, 'g') != 0)
                 return 1;
         r = order->peer == PEER_PRODUCES ? there_produce(&there) : there_wait(&there, talk_fd);
         gpuipc_fence_free(there.produced);
