@@ -229,7 +229,8 @@ GPUIPC_PUBLIC int gpuipc_kick(gpuipc_client *client, const char *session, gpuipc
  * a multiple of 8. */
 GPUIPC_PUBLIC int gpuipc_fence_new(gpuipc_buffer *buffer, int64_t offset, gpuipc_fence **ret_fence, gpuipc_error *ret_error);
 
-/* Nothing that was enqueued may use it any more. NULL is allowed; so is a forked child. */
+/* Nothing that was enqueued may use it any more; with a context's last fence the library's own stream there goes too, for which the
+ * driver may wait until the GPU is idle. NULL is allowed; so is a forked child. */
 GPUIPC_PUBLIC void gpuipc_fence_free(gpuipc_fence *fence);
 
 /* 1 when streams cannot wait for the word by themselves: it lies in host memory, the GPU has no 64-bit stream memory operations ("G031"
@@ -241,14 +242,14 @@ GPUIPC_PUBLIC int gpuipc_fence_is_synchronous(const gpuipc_fence *fence);
  * host memory 0 is no stream at all. */
 
 /* The stream writes the value once all that was given to it before is done and visible to the whole system (cuStreamWriteValue64,
- * CU_STREAM_WRITE_VALUE_DEFAULT: its memory barrier is wanted). The call does not wait. Can be captured in a graph. Of a synchronous
- * fence: waits for the stream, then writes. */
+ * CU_STREAM_WRITE_VALUE_DEFAULT: its memory barrier is wanted). The call does not wait. Of a synchronous fence: waits for the stream, then
+ * writes. */
 GPUIPC_PUBLIC int gpuipc_fence_signal_stream(gpuipc_fence *fence, void *stream, uint64_t value, gpuipc_error *ret_error);
 
 /* What is given to the stream afterwards is done once the word has reached the value (cuStreamWaitValue64, CU_STREAM_WAIT_VALUE_GEQ, and
  * CU_STREAM_WAIT_VALUE_FLUSH where the GPU has it, for what other devices wrote). The call does not wait, timeout_ms is not looked at,
- * and the stream waits without end: gpuipc_fence_signal() frees it. Can be captured in a graph. Of a synchronous fence: waits as
- * gpuipc_fence_wait() does, before anything is given to the stream.
+ * and the stream waits without end: gpuipc_fence_signal() frees it. Of a synchronous fence: waits as gpuipc_fence_wait() does, before
+ * anything is given to the stream.
  *
  * CUDA does not know of this order. Within one process give a stream its signal before another stream the wait for it, or have no more
  * streams than CUDA_DEVICE_MAX_CONNECTIONS, since two streams may share a hardware queue in which the wait stands before the signal. A
