@@ -43,6 +43,22 @@ int cuda_context_enter_own(const struct cuda *cuda, const struct cuda_device *de
         return GPUIPC_OK;
 }
 
+int cuda_context_enter_this(const struct cuda *cuda, CUcontext context, const char *what, struct cuda_context *ret,
+                            gpuipc_error *ret_error) {
+        const char *call = "cuCtxGetCurrent()";
+        CUcontext current = NULL;
+        CUresult result = cuda->driver.cuCtxGetCurrent(&current);
+
+        if (result == CUDA_SUCCESS && current != context) {
+                call = "cuCtxPushCurrent()";
+                result = cuda->driver.cuCtxPushCurrent(context);
+        }
+        if (result != CUDA_SUCCESS)
+                return cuda_driver_refused(&cuda->driver, result, what, call, DOCTOR_DRIVER_REFUSES, "", ret_error);
+        *ret = (struct cuda_context){ .pushed = current != context ? context : NULL };
+        return GPUIPC_OK;
+}
+
 void cuda_context_leave(const struct cuda *cuda, struct cuda_context *context, bool keep) {
         CUcontext popped;
 

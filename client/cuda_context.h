@@ -19,6 +19,10 @@ int cuda_context_enter(const struct cuda *cuda, const struct cuda_device *device
 int cuda_context_enter_own(const struct cuda *cuda, const struct cuda_device *device, struct cuda_context *ret,
                            gpuipc_error *ret_error);
 
+/* The same, and it is this one, of whichever GPU; `device` of the outcome is unknown. `what` begins the sentence that says what failed. */
+int cuda_context_enter_this(const struct cuda *cuda, CUcontext context, const char *what, struct cuda_context *ret,
+                            gpuipc_error *ret_error);
+
 /* What was current before is current again. Keeps the primary context held, or lets go of it. */
 void cuda_context_leave(const struct cuda *cuda, struct cuda_context *context, bool keep);
 

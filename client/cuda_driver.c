@@ -8,10 +8,11 @@
 #include "proto/cleanup.h"
 #include "proto/symbols.h"
 
-#define SYMBOL_(name) { #name, offsetof(struct cuda_driver, name), false },
-#define SYMBOL(function) SYMBOL_(function)
+#define SYMBOL_(name, optional) { #name, offsetof(struct cuda_driver, name), optional },
+#define SYMBOL(function) SYMBOL_(function, false)
+#define OPTIONAL(function) SYMBOL_(function, true)
 
-static const struct symbol functions[] = { CUDA_FUNCTIONS(SYMBOL) };
+static const struct symbol functions[] = { CUDA_FUNCTIONS(SYMBOL) CUDA_FUNCTIONS_OPTIONAL(OPTIONAL) };
 
 int cuda_driver_load(struct cuda_driver *driver, gpuipc_error *ret_error) {
         static const char *const sonames[] = { "libcuda.so.1", NULL };
@@ -67,8 +68,8 @@ bool cuda_driver_result_speaks(CUresult result) {
         return result == CUDA_ERROR_OUT_OF_MEMORY || is_context_lost(result);
 }
 
-int cuda_driver_error(const struct cuda_driver *driver, CUresult result, const char *call, enum doctor_code code,
-                      const char *remedy, gpuipc_error *ret_error) {
+int cuda_driver_refused(const struct cuda_driver *driver, CUresult result, const char *what, const char *call,
+                        enum doctor_code code, const char *remedy, gpuipc_error *ret_error) {
         char words[CUDA_WORDS_SIZE];
 
         if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -78,8 +79,13 @@ int cuda_driver_error(const struct cuda_driver *driver, CUresult result, const c
                 code = DOCTOR_CONTEXT_LOST;
                 remedy = "Something that ran on the GPU before has failed, and CUDA is over for this process: start it anew.";
         }
-        return error_set(ret_error, GPUIPC_ERROR_MAP, 0, call, "The buffer cannot be mapped: %s says %s.%s%s [%s]", call,
+        return error_set(ret_error, GPUIPC_ERROR_MAP, 0, call, "%s: %s says %s.%s%s [%s]", what, call,
                          cuda_driver_words(driver, result, words), remedy[0] ? " " : "", remedy, doctor_code_id(code));
+}
+
+int cuda_driver_error(const struct cuda_driver *driver, CUresult result, const char *call, enum doctor_code code,
+                      const char *remedy, gpuipc_error *ret_error) {
+        return cuda_driver_refused(driver, result, "The buffer cannot be mapped", call, code, remedy, ret_error);
 }
 
 int cuda_driver_forked(gpuipc_error *ret_error) {

@@ -41,11 +41,26 @@
         X(cuMemGetAddressRange)                                                                              \
         X(cuPointerGetAttribute)                                                                             \
         X(cuIpcOpenMemHandle)                                                                                \
-        X(cuIpcCloseMemHandle)
+        X(cuIpcCloseMemHandle)                                                                               \
+        X(cuDeviceGetAttribute)                                                                              \
+        X(cuCtxGetStreamPriorityRange)                                                                       \
+        X(cuStreamCreateWithPriority)                                                                        \
+        X(cuStreamDestroy)                                                                                   \
+        X(cuStreamGetCtx)                                                                                    \
+        X(cuMemHostAlloc)                                                                                    \
+        X(cuMemFreeHost)                                                                                     \
+        X(cuMemcpyDtoHAsync)                                                                                 \
+        X(cuMemcpyHtoDAsync)
+
+/* NULL in a driver older than 515. */
+#define CUDA_FUNCTIONS_OPTIONAL(X)                                                                           \
+        X(cuStreamWaitValue64)                                                                               \
+        X(cuStreamWriteValue64)
 
 struct cuda_driver {
 #define CUDA_MEMBER_(function) __typeof__(&function) function;
         CUDA_FUNCTIONS(CUDA_MEMBER_)
+        CUDA_FUNCTIONS_OPTIONAL(CUDA_MEMBER_)
 #undef CUDA_MEMBER_
 };
 
@@ -59,6 +74,10 @@ int cuda_driver_init(const struct cuda_driver *driver, gpuipc_error *ret_error);
  * cause, that goes before what is given. GPUIPC_ERROR_MAP. */
 int cuda_driver_error(const struct cuda_driver *driver, CUresult result, const char *call, enum doctor_code code,
                       const char *remedy, gpuipc_error *ret_error);
+
+/* The same where it is no mapping that failed: `what` begins the sentence, "The fence cannot be read". */
+int cuda_driver_refused(const struct cuda_driver *driver, CUresult result, const char *what, const char *call,
+                        enum doctor_code code, const char *remedy, gpuipc_error *ret_error);
 
 /* "CUDA_ERROR_INVALID_VALUE (1): invalid argument" */
 #define CUDA_WORDS_SIZE 160

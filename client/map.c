@@ -129,6 +129,13 @@ int mapping_get(const struct map_request *request, struct mapping **ret_mapping,
         return GPUIPC_OK;
 }
 
+struct mapping *mapping_ref(struct mapping *mapping) {
+        process_lock();
+        mapping->refs++;
+        process_unlock();
+        return mapping;
+}
+
 int mapping_copy(const struct mapping *mapping, const struct map_copy *copy, gpuipc_error *ret_error) {
         return mapping->kind->copy(mapping, copy, ret_error);
 }

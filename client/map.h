@@ -22,6 +22,8 @@ struct map_request {
         int64_t offset, size, allocated, created_usec;
 };
 
+struct fence_kind;
+
 struct mapping {
         struct mapping *next; /* the table's list */
         unsigned refs;
@@ -62,6 +64,7 @@ struct map_kind {
         int (*map)(const struct map_request *request, struct mapping *mapping, gpuipc_error *ret_error);
         int (*copy)(const struct mapping *mapping, const struct map_copy *copy, gpuipc_error *ret_error);
         void (*unmap)(struct mapping *mapping);
+        const struct fence_kind *fences; /* what a word in it is waited for by */
 };
 
 extern const struct map_kind map_host; /* "memfd" */
@@ -70,6 +73,9 @@ extern const struct map_kind map_ipc;  /* "cuda-ipc" */
 
 /* A reference on the mapping, made when there is none. GPUIPC_ERROR_MAP. */
 int mapping_get(const struct map_request *request, struct mapping **ret_mapping, gpuipc_error *ret_error);
+
+/* One more reference on a mapping that the caller has one on. */
+struct mapping *mapping_ref(struct mapping *mapping);
 
 /* Both ends are the caller's. GPUIPC_ERROR_MAP. */
 int mapping_copy(const struct mapping *mapping, const struct map_copy *copy, gpuipc_error *ret_error);

@@ -4,6 +4,7 @@
 #include "cuda_context.h"
 #include "cuda_copy.h"
 #include "error.h"
+#include "fence.h"
 #include "map.h"
 
 /* A mapping on its way. */
@@ -185,4 +186,5 @@ static void cuda_unmap(struct mapping *mapping) {
                 cuda_context_release(cuda, mapping->accessor);
 }
 
-const struct map_kind map_cuda = { .name = "cuda-fd", .aim = cuda_aim, .map = cuda_map, .copy = cuda_copy, .unmap = cuda_unmap };
+const struct map_kind map_cuda = { .name = "cuda-fd", .aim = cuda_aim, .map = cuda_map, .copy = cuda_copy, .unmap = cuda_unmap,
+                                   .fences = &fence_cuda };

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "error.h"
+#include "fence.h"
 #include "map.h"
 #include "proto/cleanup.h"
 
@@ -66,4 +67,5 @@ static void host_unmap(struct mapping *mapping) {
         (void)munmap(mapping->base, mapping->n_base);
 }
 
-const struct map_kind map_host = { .name = "memfd", .map = host_map, .copy = host_copy, .unmap = host_unmap };
+const struct map_kind map_host = { .name = "memfd", .map = host_map, .copy = host_copy, .unmap = host_unmap,
+                                   .fences = &fence_host };

@@ -9,6 +9,7 @@
 #include "cuda_context.h"
 #include "cuda_copy.h"
 #include "error.h"
+#include "fence.h"
 #include "map.h"
 
 static int cannot(gpuipc_error *ret_error, const char *why) {
@@ -141,4 +142,5 @@ static void ipc_unmap(struct mapping *mapping) {
                 cuda_context_release(cuda, mapping->accessor);
 }
 
-const struct map_kind map_ipc = { .name = "cuda-ipc", .aim = ipc_aim, .map = ipc_map, .copy = cuda_copy, .unmap = ipc_unmap };
+const struct map_kind map_ipc = { .name = "cuda-ipc", .aim = ipc_aim, .map = ipc_map, .copy = cuda_copy, .unmap = ipc_unmap,
+                                  .fences = &fence_cuda };

@@ -19,6 +19,8 @@ static void find_tool(void) {
                 [TRACE_OPEN] = "open",
                 [TRACE_MAP] = "map",
                 [TRACE_RELEASE] = "release",
+                [TRACE_FENCE_SIGNAL] = "fence signal",
+                [TRACE_FENCE_WAIT] = "fence wait",
         };
 
         domain = nvtxDomainCreateA("gpuipc");
@@ -26,7 +28,7 @@ static void find_tool(void) {
                 names[i] = nvtxDomainRegisterStringA(domain, texts[i]);
 }
 
-bool trace_begin(enum trace_range range, int64_t bytes) {
+bool trace_begin(enum trace_range range, int64_t payload) {
         nvtxEventAttributes_t attributes = { .version = NVTX_VERSION, .size = NVTX_EVENT_ATTRIB_STRUCT_SIZE };
 
         (void)pthread_once(&once, find_tool);
@@ -35,7 +37,7 @@ bool trace_begin(enum trace_range range, int64_t bytes) {
         attributes.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
         attributes.message.registered = names[range];
         attributes.payloadType = NVTX_PAYLOAD_TYPE_INT64;
-        attributes.payload.llValue = bytes;
+        attributes.payload.llValue = payload;
         (void)nvtxDomainRangePushEx(domain, &attributes);
         return true;
 }
@@ -47,8 +49,8 @@ void trace_end(bool *begun) {
 
 #else
 
-bool trace_begin(enum trace_range range, int64_t bytes) {
-        (void)range, (void)bytes;
+bool trace_begin(enum trace_range range, int64_t payload) {
+        (void)range, (void)payload;
         return false;
 }
 

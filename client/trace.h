@@ -8,15 +8,15 @@
 
 #include "proto/cleanup.h"
 
-enum trace_range { TRACE_ALLOCATE, TRACE_OPEN, TRACE_MAP, TRACE_RELEASE, N_TRACE_RANGES };
+enum trace_range { TRACE_ALLOCATE, TRACE_OPEN, TRACE_MAP, TRACE_RELEASE, TRACE_FENCE_SIGNAL, TRACE_FENCE_WAIT, N_TRACE_RANGES };
 
-/* Whether a range was begun. `bytes` goes with it. */
-bool trace_begin(enum trace_range range, int64_t bytes);
+/* Whether a range was begun. `payload` goes with it: bytes, or a fence's value. */
+bool trace_begin(enum trace_range range, int64_t payload);
 void trace_end(bool *begun);
 
 /* From here to the end of the scope. */
-#define trace_scope(range, bytes)                                                                            \
-        _cleanup_(trace_end) bool _trace_begun = trace_begin((range), (bytes));                              \
+#define trace_scope(range, payload)                                                                          \
+        _cleanup_(trace_end) bool _trace_begun = trace_begin((range), (payload));                            \
         (void)_trace_begun
 
 #endif

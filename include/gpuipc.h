@@ -92,6 +92,7 @@ GPUIPC_PUBLIC const char *gpuipc_status_name(gpuipc_status status);
 typedef struct gpuipc_client gpuipc_client;
 typedef struct gpuipc_buffer gpuipc_buffer;
 typedef struct gpuipc_watch gpuipc_watch;
+typedef struct gpuipc_fence gpuipc_fence;
 
 typedef struct gpuipc_connect_options {
         size_t struct_size;      /* sizeof(gpuipc_connect_options) */
@@ -252,6 +253,61 @@ GPUIPC_PUBLIC int gpuipc_free(gpuipc_client *client, const char *id, const char 
 
 /* Closes another session of the caller's own uid (an administrator: any). */
 GPUIPC_PUBLIC int gpuipc_kick(gpuipc_client *client, const char *session, gpuipc_error *ret_error);
+
+/* ---- fences ----------------------------------------------------------------------------------------------- */
+
+/* A fence is a 64-bit word of a buffer, at a multiple of 8 bytes, that only grows: who has done something writes the next value, who
+ * needs it waits until the word has come so far. New buffers read zero, and so do their fences. Processes that make a fence of the same
+ * word share it; one buffer holds as many as fit. Values are compared as on a circle: reached means (int64_t)(word - value) >= 0, so the
+ * two may be up to 2^63 - 1 apart.
+ *
+ * A fence may be used from several threads at once. It keeps the buffer mapped beyond gpuipc_release(), not the lease. Memory on a GPU
+ * is reached in the context that was current when the fence was made, if that is of the GPU that the buffer is mapped for, else in that
+ * GPU's primary context, which is then held: free the fence before that context ends. */
+
+/* Maps the buffer if it was not. The caller owns *ret_fence. GPUIPC_ERROR_INVALID_PARAMETER: the offset is not inside the buffer or not
+ * a multiple of 8. */
+GPUIPC_PUBLIC int gpuipc_fence_new(gpuipc_buffer *buffer, int64_t offset, gpuipc_fence **ret_fence, gpuipc_error *ret_error);
+
+/* Nothing that was enqueued may use it any more; with a context's last fence the library's own stream there goes too, for which the
+ * driver may wait until the GPU is idle. NULL is allowed; so is a forked child. */
+GPUIPC_PUBLIC void gpuipc_fence_free(gpuipc_fence *fence);
+
+/* 1 when streams cannot wait for the word by themselves: it lies in host memory, the GPU has no 64-bit stream memory operations ("G031"
+ * of gpuipcctl doctor), or the driver is older than 515. The two calls with a stream then wait on the processor. Else 0. */
+GPUIPC_PUBLIC int gpuipc_fence_is_synchronous(const gpuipc_fence *fence);
+
+/* `stream` is a CUstream or cudaStream_t: one of a context of the GPU that the buffer is mapped for, which need not be current; or 0
+ * (also (void *)1 and (void *)2, as CUDA has it) for a default stream of the current context, without one of the fence's. For a fence in
+ * host memory 0 is no stream at all. */
+
+/* The stream writes the value once all that was given to it before is done and visible to the whole system (cuStreamWriteValue64,
+ * CU_STREAM_WRITE_VALUE_DEFAULT: its memory barrier is wanted). The call does not wait. Of a synchronous fence: waits for the stream, then
+ * writes. */
+GPUIPC_PUBLIC int gpuipc_fence_signal_stream(gpuipc_fence *fence, void *stream, uint64_t value, gpuipc_error *ret_error);
+
+/* What is given to the stream afterwards is done once the word has reached the value (cuStreamWaitValue64, CU_STREAM_WAIT_VALUE_GEQ, and
+ * CU_STREAM_WAIT_VALUE_FLUSH where the GPU has it, for what other devices wrote). The call does not wait, timeout_ms is not looked at,
+ * and the stream waits without end: gpuipc_fence_signal() frees it. Of a synchronous fence: waits as gpuipc_fence_wait() does, before
+ * anything is given to the stream.
+ *
+ * CUDA does not know of this order. Within one process give a stream its signal before another stream the wait for it, or have no more
+ * streams than CUDA_DEVICE_MAX_CONNECTIONS, since two streams may share a hardware queue in which the wait stands before the signal. A
+ * default stream that waits holds up the blocking streams of its context, and every call that synchronises. */
+GPUIPC_PUBLIC int gpuipc_fence_wait_stream(gpuipc_fence *fence, void *stream, uint64_t value, int timeout_ms, gpuipc_error *ret_error);
+
+/* Writes the value from the processor, done when it returns, whatever other streams of this process wait for: on a GPU by a stream of
+ * the library's own, non-blocking, of the highest priority, one a context. What this thread wrote to host memory before, and by
+ * gpuipc_buffer_write(), is seen by who sees the value; it says nothing of streams. */
+GPUIPC_PUBLIC int gpuipc_fence_signal(gpuipc_fence *fence, uint64_t value, gpuipc_error *ret_error);
+
+/* The word as it is now. On a GPU this is a copy of eight bytes through that same stream, and its synchronisation. */
+GPUIPC_PUBLIC int gpuipc_fence_query(gpuipc_fence *fence, uint64_t *ret_value, gpuipc_error *ret_error);
+
+/* Waits on the processor until the word has reached the value, at most timeout_ms (−1: without end; 0: one look), then
+ * GPUIPC_ERROR_TIMED_OUT. In host memory by futex; a plain store of somebody's, which wakes nobody, is seen within 20 ms. On a GPU by
+ * gpuipc_fence_query() again and again, after the first few with pauses that grow to a millisecond. */
+GPUIPC_PUBLIC int gpuipc_fence_wait(gpuipc_fence *fence, uint64_t value, int timeout_ms, gpuipc_error *ret_error);
 
 /* ---- looking ---------------------------------------------------------------------------------------------- */
 

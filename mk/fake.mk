@@ -17,8 +17,12 @@ define link_fake
 	$(Q)$(CC) -shared -pthread -Wl,-z,defs -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) -o $@ $(filter %.o,$^) -ldl
 endef
 
-$(FAKE)/libcuda.so.1: tests/fake/cuda.map \
-                $(call fake_objects,process context memory virtual classic copy device driver_error errors)
+FAKE_DRIVER_OBJECTS := $(call fake_objects,process context memory virtual classic copy stream stream_work event pinned pointer device \
+                driver_error errors)
+$(FAKE)/libcuda.so.1: tests/fake/cuda.map $(FAKE_DRIVER_OBJECTS)
+	$(link_fake)
+# As it was before the functions that tests/fake/cuda_old.map leaves out.
+$(FAKE)/old/libcuda.so.1: tests/fake/cuda_old.map $(FAKE_DRIVER_OBJECTS)
 	$(link_fake)
 $(FAKE)/libcudart.so.13: tests/fake/cuda.map $(call fake_objects,runtime errors)
 	$(link_fake)
@@ -27,6 +31,6 @@ $(FAKE)/libnvidia-ml.so.1: tests/fake/nvml.map $(call fake_objects,nvml)
 
 .PHONY: fake
 fake: $(FAKES)
-tests: $(FAKES)
+tests: $(FAKES) $(if $(FAKES),$(FAKE)/old/libcuda.so.1)
 
 -include $(wildcard $(B)/obj-fake/*.d)

@@ -120,3 +120,7 @@ int call_end(const struct call *call, int result) {
         log_line(script_get(), call, text);
         return result;
 }
+
+void call_note(const char *what, int device) {
+        log_line(script_get(), &(struct call){ .entry = what, .device = device }, "0");
+}

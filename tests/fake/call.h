@@ -16,6 +16,9 @@ int call_begin(struct call *call, const char *entry, int device);
 /* Logs the result, and returns it. */
 int call_end(const struct call *call, int result);
 
+/* Logs a thing that happened, as a call that went well. */
+void call_note(const char *what, int device);
+
 /* The body of an entry point: its value is the result. `work` is not evaluated when the script has the call fail. */
 #define CALL(device, work)                                                                                   \
         ({                                                                                                   \

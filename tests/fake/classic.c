@@ -103,11 +103,14 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
         return DRIVER_CALL(context_device(), allocate(dptr, bytesize));
 }
 
+/* Waits for the GPU, as the driver does. */
 static CUresult deallocate(CUdeviceptr pointer) {
-        struct range *block = range_find(pointer);
-
         if (!context_current())
                 return context_error();
+        CUresult result = streams_drain(context_current());
+        struct range *block = range_find(pointer);
+        if (result != CUDA_SUCCESS)
+                return result;
         if (!block || block->kind != RANGE_CLASSIC)
                 return CUDA_ERROR_INVALID_VALUE;
         for (struct part **link = &block->parts; *link; link = &(*link)->next) {

@@ -37,12 +37,14 @@ static CUresult context_start(struct context *context, int device) {
                 return result_of(r);
         context->device = device;
         context->alive = true;
+        context->lost = CUDA_SUCCESS;
         return CUDA_SUCCESS;
 }
 
 static void context_end(struct context *context) {
         if (!context->alive)
                 return;
+        streams_end(context);
         classic_end_context(context);
         context->alive = false;
         books_drop(context->cost);
@@ -238,6 +240,21 @@ EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *pctx) {
         return DRIVER_CALL(context_device(), pop(pctx));
 }
 
+/* As on an H200. */
+static CUresult priorities(int *ret_least, int *ret_greatest) {
+        if (!context_current())
+                return context_error();
+        if (ret_least)
+                *ret_least = 0;
+        if (ret_greatest)
+                *ret_greatest = -5;
+        return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+        return DRIVER_CALL(context_device(), priorities(least, greatest));
+}
+
 static CUresult get_device(CUdevice *ret) {
         if (!context_current())
                 return context_error();
@@ -252,5 +269,5 @@ EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
 }
 
 EXPORT CUresult cuCtxSynchronize(void) {
-        return DRIVER_CALL(context_device(), context_current() ? CUDA_SUCCESS : context_error());
+        return DRIVER_CALL(context_device(), context_current() ? streams_drain(context_current()) : context_error());
 }

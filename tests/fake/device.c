@@ -138,6 +138,10 @@ static int attribute_of(const struct device_script *device, CUdevice_attribute a
         }
 }
 
+int device_attribute(int device, CUdevice_attribute attribute) {
+        return attribute_of(device_script(device), attribute);
+}
+
 static CUresult get_attribute(int *ret, CUdevice_attribute attribute, CUdevice ordinal) {
         CUresult result = check(ordinal, ret);
         int device = process_device(ordinal);

@@ -16,6 +16,8 @@
 
 void driver_lock(void);
 void driver_unlock(void);
+void driver_wait(void); /* under the lock, which others have meanwhile: until driver_wake() */
+void driver_wake(void); /* something that is waited for may have come */
 
 #define LOCKED(work)                                                                                         \
         ({                                                                                                   \
@@ -28,6 +30,9 @@ void driver_unlock(void);
 /* An entry point that needs cuInit. `device` is evaluated under the lock too. */
 #define DRIVER_CALL(device, work)                                                                            \
         CALL(LOCKED(device), process_ready() != CUDA_SUCCESS ? process_ready() : LOCKED(work))
+
+/* device.c */
+int device_attribute(int device, CUdevice_attribute attribute);
 
 /* process.c */
 CUresult process_init(unsigned flags);
@@ -46,6 +51,7 @@ struct context {
         int device;
         bool alive, primary;
         unsigned refs; /* of a primary one */
+        CUresult lost; /* what ended it: a stream touched what it may not */
         struct tag *cost;
 };
 
@@ -72,6 +78,8 @@ struct range {
         int64_t taken;                  /* how far parts were cut */
 };
 
+struct stream;
+
 struct part {
         struct part *next;
         CUdeviceptr start;
@@ -94,6 +102,55 @@ int addresses_take(int64_t size, int64_t alignment, CUdeviceptr hint, CUdevicept
 int addresses_map(CUdeviceptr start, int64_t size, int fd, int protection);
 void addresses_clear(CUdeviceptr start, int64_t size); /* stay taken */
 void addresses_give(CUdeviceptr start, int64_t size);
+
+/* stream.c */
+
+/* What a stream is to do. `run` is entered under the lock, by the stream's own thread or by one that waits for it: success, or
+ * CUDA_ERROR_NOT_READY to be entered again when something was written or woken; anything else ends the context. */
+struct work {
+        struct work *next;
+        uint64_t ticket; /* the order of all work of this process */
+        struct stream *stream;
+        CUresult (*run)(struct work *work);
+        void *bytes;         /* freed with it */
+        const void *waits;   /* after NOT_READY: the word in memory that it waits for; NULL: for driver_wake() */
+        uint32_t seen;       /* what was there */
+        CUdeviceptr to, from;
+        size_t n;
+        uint64_t value;
+        unsigned flags;
+        bool to_device, from_device;
+        CUhostFn call;
+        void *data;
+        const struct stream *after; /* for an event: that its work up to `value` is done */
+};
+
+/* A handle's stream; CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and 0 are the current context's. */
+CUresult stream_find(CUstream handle, struct stream **ret_stream);
+int stream_device(CUstream handle); /* -1 */
+struct context *stream_context(const struct stream *stream);
+
+/* Enqueues a copy of the work, which is done some time later; `bytes` is taken in any case. */
+CUresult stream_push(struct stream *stream, const struct work *work);
+
+/* Waits until all that was in it by now is done. */
+CUresult stream_drain(struct stream *stream);
+
+/* Work of the legacy default stream, done when it returns; by this thread itself when nothing is ahead of it. */
+CUresult stream_run(const struct work *work);
+
+/* The work of it that runs has left the lock to call the program, or is back. */
+void stream_calling(struct stream *stream, bool calling);
+
+/* Whether all its work up to this ticket is done; the last ticket given to it. */
+bool stream_reached(const struct stream *stream, uint64_t ticket);
+uint64_t stream_last(const struct stream *stream);
+
+CUresult streams_drain(const struct context *context);
+void streams_end(const struct context *context); /* what they have left to do is not done */
+
+/* pinned.c */
+bool pinned(CUdeviceptr pointer); /* host memory that the driver gave */
 
 /* classic.c */
 void classic_end_context(const struct context *context); /* all that was allocated or opened in it */

@@ -19,7 +19,10 @@ static const char *const entries[] = {
         "cuIpcGetMemHandle", "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle", "cuPointerGetAttribute",
         "cuPointerGetAttributes", "cuMemcpy", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuMemcpyDtoD_v2", "cuMemcpyAsync",
         "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2", "cuMemsetD8_v2", "cuMemsetD8Async",
-        "cuMemsetD32_v2", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuStreamQuery",
+        "cuMemsetD32_v2", "cuMemsetD32Async", "cuMemHostAlloc", "cuMemAllocHost_v2", "cuMemFreeHost", "cuCtxGetStreamPriorityRange",
+        "cuStreamCreate", "cuStreamCreateWithPriority", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuStreamQuery", "cuStreamGetCtx",
+        "cuStreamWaitEvent", "cuStreamWaitValue32_v2", "cuStreamWaitValue64_v2", "cuStreamWriteValue32_v2", "cuStreamWriteValue64_v2",
+        "cuLaunchHostFunc", "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventQuery", "cuEventSynchronize",
         /* the runtime */
         "cudaGetDeviceCount", "cudaGetDevice", "cudaSetDevice", "cudaDeviceSynchronize", "cudaDeviceReset", "cudaDeviceCanAccessPeer",
         "cudaDeviceGetAttribute", "cudaMalloc", "cudaFree", "cudaMemGetInfo", "cudaMemcpy", "cudaMemset", "cudaIpcGetMemHandle",

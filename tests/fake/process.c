@@ -13,6 +13,7 @@
 #include "driver.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t woken = PTHREAD_COND_INITIALIZER;
 
 /* The page reads zero in a forked child, by whatever call it was made. */
 static _Atomic int *here;
@@ -27,6 +28,14 @@ void driver_lock(void) {
 
 void driver_unlock(void) {
         pthread_mutex_unlock(&mutex);
+}
+
+void driver_wait(void) {
+        pthread_cond_wait(&woken, &mutex);
+}
+
+void driver_wake(void) {
+        pthread_cond_broadcast(&woken);
 }
 
 __attribute__((constructor)) static void guard_fork(void) {

@@ -18,6 +18,7 @@
 #define KEYS_MAX 64
 #define WORDS_MAX 12
 #define MANY_MAX 4096
+#define FENCES_MAX 16
 
 struct held {
         char key[32];
@@ -30,6 +31,11 @@ static struct {
         struct held held[KEYS_MAX];
         gpuipc_buffer *many[MANY_MAX];
         int n_many;
+        struct {
+                char name[32];
+                gpuipc_fence *fence;
+        } fences[FENCES_MAX];
+        void *stream;
 } agent;
 
 /* ---- answers ---------------------------------------------------------------------------------------------- */
@@ -396,6 +402,222 @@ static void do_cycle(char **words) {
         printf("ok %" PRId64 " %ld %d\n", now_usec() - started, address_space_kb(), count_fds());
 }
 
+/* ---- fences ----------------------------------------------------------------------------------------------- */
+
+static gpuipc_fence *fence_of(const char *name) {
+        for (int i = 0; i < FENCES_MAX; i++)
+                if (agent.fences[i].fence && strcmp(agent.fences[i].name, name) == 0)
+                        return agent.fences[i].fence;
+        return NULL;
+}
+
+/* fence NAME KEY OFFSET: whether it is synchronous, and the usec that it took */
+static void do_fence(char **words) {
+        struct held *held = find(words[2]);
+        int64_t started = now_usec();
+        gpuipc_fence *fence;
+        gpuipc_error error;
+
+        for (int i = 0; held && i < FENCES_MAX; i++) {
+                if (agent.fences[i].fence)
+                        continue;
+                if (gpuipc_fence_new(held->buffer, atoll(words[3]), &fence, &error) != GPUIPC_OK) {
+                        refused(&error);
+                        return;
+                }
+                agent.fences[i].fence = fence;
+                snprintf(agent.fences[i].name, sizeof(agent.fences[i].name), "%s", words[1]);
+                printf("ok %d %" PRId64 "\n", gpuipc_fence_is_synchronous(fence), now_usec() - started);
+                return;
+        }
+        wrong("no such key, or too many fences");
+}
+
+/* unfence: frees all */
+static void do_unfence(char **words) {
+        (void)words;
+        for (int i = 0; i < FENCES_MAX; i++) {
+                gpuipc_fence_free(agent.fences[i].fence);
+                agent.fences[i].fence = NULL;
+        }
+        printf("ok\n");
+}
+
+/* stream: makes this agent's, on the current GPU */
+static void do_stream(char **words) {
+        int r = kernels_stream_make(&agent.stream);
+
+        (void)words;
+        if (r != 0)
+                failed(r);
+        else
+                printf("ok\n");
+}
+
+/* signal NAME VALUE; query NAME; await NAME VALUE MS: by the processor. The usec it took, and the value. */
+static void do_signal(char **words) {
+        gpuipc_fence *fence = fence_of(words[1]);
+        int64_t started = now_usec();
+        gpuipc_error error;
+
+        if (gpuipc_fence_signal(fence, strtoull(words[2], NULL, 10), &error) != GPUIPC_OK)
+                refused(&error);
+        else
+                printf("ok %" PRId64 "\n", now_usec() - started);
+}
+
+static void do_query(char **words) {
+        gpuipc_fence *fence = fence_of(words[1]);
+        int64_t started = now_usec();
+        uint64_t value = 0;
+        gpuipc_error error;
+
+        if (gpuipc_fence_query(fence, &value, &error) != GPUIPC_OK)
+                refused(&error);
+        else
+                printf("ok %" PRId64 " %" PRIu64 "\n", now_usec() - started, value);
+}
+
+static void do_await(char **words) {
+        gpuipc_fence *fence = fence_of(words[1]);
+        int64_t started = now_usec();
+        gpuipc_error error;
+
+        if (gpuipc_fence_wait(fence, strtoull(words[2], NULL, 10), atoi(words[3]), &error) != GPUIPC_OK)
+                refused(&error);
+        else
+                printf("ok %" PRId64 "\n", now_usec() - started);
+}
+
+/* queue wait|signal NAME VALUE [default]: in the stream */
+static void do_queue(char **words) {
+        void *stream = words[4] ? NULL : agent.stream;
+        uint64_t value = strtoull(words[3], NULL, 10);
+        gpuipc_fence *fence = fence_of(words[2]);
+        gpuipc_error error;
+        int r = strcmp(words[1], "wait") == 0 ? gpuipc_fence_wait_stream(fence, stream, value, 0, &error)
+                                              : gpuipc_fence_signal_stream(fence, stream, value, &error);
+
+        if (r != GPUIPC_OK)
+                refused(&error);
+        else
+                printf("ok\n");
+}
+
+/* busy [default], settle [default]: whether the stream has something to do; usec until it has not */
+static void do_busy(char **words) {
+        int busy, r = kernels_stream_busy(words[1] ? NULL : agent.stream, &busy);
+
+        if (r != 0)
+                failed(r);
+        else
+                printf("ok %d\n", busy);
+}
+
+static void do_settle(char **words) {
+        int64_t started = now_usec();
+        int r = kernels_stream_settle(words[1] ? NULL : agent.stream);
+
+        if (r != 0)
+                failed(r);
+        else
+                printf("ok %" PRId64 "\n", now_usec() - started);
+}
+
+/* One item: the slot is written once `consumed` says that it was read, or read once `produced` says that it was written. */
+static int one_item(bool producing, char *slot, size_t bytes, uint64_t i, uint64_t wait_for) {
+        gpuipc_fence *hear = fence_of(producing ? "consumed" : "produced"), *say = fence_of(producing ? "produced" : "consumed");
+        gpuipc_error error;
+        int r;
+
+        if (wait_for > 0 && gpuipc_fence_wait_stream(hear, agent.stream, wait_for, 0, &error) != GPUIPC_OK) {
+                refused(&error);
+                return -1;
+        }
+        r = producing ? kernels_slot_fill(agent.stream, slot, bytes, i) : kernels_slot_check(agent.stream, slot, bytes, i);
+        if (r != 0) {
+                failed(r);
+                return -1;
+        }
+        if (gpuipc_fence_signal_stream(say, agent.stream, i, &error) == GPUIPC_OK)
+                return 0;
+        refused(&error);
+        return -1;
+}
+
+/* produce|consume KEY N SLOTS BYTES fenced|loose: N items through slots that follow the first 4096 bytes of the buffer, in order by the
+ * fences `produced` and `consumed`, or (loose) without looking at them. Words that were not the item's, and the usec of all. */
+static void do_items(char **words) {
+        bool producing = strcmp(words[0], "produce") == 0, fenced = strcmp(words[5], "fenced") == 0;
+        uint64_t n = strtoull(words[2], NULL, 10), slots = strtoull(words[3], NULL, 10), bad = 0;
+        size_t bytes = strtoull(words[4], NULL, 10), n_memory;
+        char *memory = memory_of(words[1], &n_memory);
+        int64_t started = now_usec();
+        int r;
+
+        if (!memory)
+                return;
+        if (n_memory < 4096 + slots * bytes) {
+                wrong("the buffer is too small");
+                return;
+        }
+        r = kernels_slots_begin();
+        for (uint64_t i = 1; r == 0 && i <= n; i++)
+                if (one_item(producing, memory + 4096 + (i - 1) % slots * bytes, bytes, i,
+                             !fenced ? 0 : !producing ? i : i > slots ? i - slots : 0) != 0)
+                        return;
+        if (r == 0)
+                r = kernels_stream_settle(agent.stream);
+        if (r == 0)
+                r = kernels_slots_end(&bad);
+        if (r != 0)
+                failed(r);
+        else
+                printf("ok %" PRIu64 " %" PRId64 "\n", bad, now_usec() - started);
+}
+
+static int by_size(const void *a, const void *b) {
+        int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+        return x < y ? -1 : x > y;
+}
+
+/* ping N, pong N: to and fro by two fences, all given to the stream at once; the usec of all. ping N each: one after the other, each
+ * waited for: the median and the 99th of a hundred. */
+static void do_ping(char **words) {
+        bool ping = strcmp(words[0], "ping") == 0, each = words[2] != NULL;
+        gpuipc_fence *say = fence_of(ping ? "produced" : "consumed"), *hear = fence_of(ping ? "consumed" : "produced");
+        int64_t n = atoll(words[1]), started = now_usec(), *times = calloc((size_t)n, sizeof(*times));
+        gpuipc_error error = { .name = "agent", .message = "no memory" };
+        int r = times ? 0 : -1;
+
+        for (int64_t i = 0; r == 0 && i < n; i++) {
+                int64_t since = now_usec();
+                uint64_t value = (uint64_t)i + 1;
+
+                if (ping)
+                        r = gpuipc_fence_signal_stream(say, agent.stream, value, &error);
+                if (r == 0)
+                        r = gpuipc_fence_wait_stream(hear, agent.stream, value, 0, &error);
+                if (r == 0 && !ping)
+                        r = gpuipc_fence_signal_stream(say, agent.stream, value, &error);
+                if (r == 0 && each && kernels_stream_settle(agent.stream) != 0)
+                        r = -1;
+                times[i] = now_usec() - since;
+        }
+        if (r == 0 && kernels_stream_settle(agent.stream) != 0)
+                r = -1;
+        if (r != 0)
+                refused(&error);
+        else if (!each)
+                printf("ok %" PRId64 "\n", now_usec() - started);
+        else {
+                qsort(times, (size_t)n, sizeof(*times), by_size);
+                printf("ok %" PRId64 " %" PRId64 "\n", times[n / 2], times[n * 99 / 100]);
+        }
+        free(times);
+}
+
 /* ---- the loop --------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -406,7 +628,10 @@ static const struct {
         { "connect", 2, do_connect }, { "device", 2, do_device },   { "allocate", 4, do_allocate }, { "open", 4, do_open },
         { "map", 2, do_map },         { "release", 2, do_release }, { "fill", 3, do_fill },         { "differ", 3, do_differ },
         { "nonzero", 2, do_nonzero }, { "poke", 2, do_poke },       { "rate", 2, do_rate },         { "event", 2, do_event },
-        { "many", 4, do_many },       { "few", 1, do_few },         { "cycle", 3, do_cycle },
+        { "many", 4, do_many },       { "few", 1, do_few },         { "cycle", 3, do_cycle },       { "fence", 4, do_fence },
+        { "unfence", 1, do_unfence }, { "stream", 1, do_stream },   { "signal", 3, do_signal },     { "query", 2, do_query },
+        { "await", 4, do_await },     { "queue", 4, do_queue },     { "busy", 1, do_busy },         { "settle", 1, do_settle },
+        { "produce", 6, do_items },   { "consume", 6, do_items },   { "ping", 2, do_ping },         { "pong", 2, do_ping },
 };
 
 static void run(char **words, int n_words) {

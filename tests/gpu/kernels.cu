@@ -9,6 +9,7 @@
 #define BLOCKS 1056 /* 8 for each multiprocessor of an H200 */
 #define THREADS 256
 #define ROUNDS 8
+#define SLOT_BLOCKS 32
 
 __device__ unsigned long long found;
 
@@ -125,6 +126,44 @@ int kernels_read_rate(const void *memory, size_t bytes, double *ret_rate) {
         if (r == 0)
                 *ret_rate = (double)bytes * ROUNDS / (ms / 1e3);
         return r;
+}
+
+int kernels_stream_make(void **ret_stream) {
+        cudaStream_t stream;
+        int r = (int)cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+
+        if (r == 0)
+                *ret_stream = stream;
+        return r;
+}
+
+int kernels_stream_busy(void *stream, int *ret_busy) {
+        cudaError_t result = cudaStreamQuery((cudaStream_t)stream);
+
+        *ret_busy = result == cudaErrorNotReady;
+        return result == cudaErrorNotReady ? 0 : (int)result;
+}
+
+int kernels_stream_settle(void *stream) {
+        return (int)cudaStreamSynchronize((cudaStream_t)stream);
+}
+
+int kernels_slots_begin(void) {
+        return found_clear();
+}
+
+int kernels_slot_fill(void *stream, void *slot, size_t bytes, uint64_t seed) {
+        fill<<<SLOT_BLOCKS, THREADS, 0, (cudaStream_t)stream>>>((uint64_t *)slot, bytes / 8, seed);
+        return (int)cudaGetLastError();
+}
+
+int kernels_slot_check(void *stream, const void *slot, size_t bytes, uint64_t seed) {
+        differ<<<SLOT_BLOCKS, THREADS, 0, (cudaStream_t)stream>>>((const uint64_t *)slot, bytes / 8, seed, 0);
+        return (int)cudaGetLastError();
+}
+
+int kernels_slots_end(uint64_t *ret_words) {
+        return found_take(ret_words);
 }
 
 int kernels_event_make(unsigned char ret_handle[64]) {

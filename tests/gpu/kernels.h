@@ -28,6 +28,19 @@ int kernels_poke(void *memory);
 /* Reads all of it several times: bytes a second. */
 int kernels_read_rate(const void *memory, size_t bytes, double *ret_rate);
 
+/* A stream of this program's own on the current GPU, which waits for no other. Whether it has something to do; and waiting until not.
+ * NULL is the default stream. */
+int kernels_stream_make(void **ret_stream);
+int kernels_stream_busy(void *stream, int *ret_busy);
+int kernels_stream_settle(void *stream);
+
+/* What the others do, given to a stream and not waited for: a slot gets a pattern, or its words unlike a pattern are counted, between
+ * begin and end. */
+int kernels_slots_begin(void);
+int kernels_slot_fill(void *stream, void *slot, size_t bytes, uint64_t seed);
+int kernels_slot_check(void *stream, const void *slot, size_t bytes, uint64_t seed);
+int kernels_slots_end(uint64_t *ret_words);
+
 /* A classic event handle: made here, or opened here. */
 int kernels_event_make(unsigned char ret_handle[64]);
 int kernels_event_open(const unsigned char handle[64]);

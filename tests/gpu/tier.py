@@ -12,6 +12,7 @@ import time
 import traceback
 
 import steps_costs
+import steps_fences
 import steps_lifetime
 import steps_memory
 import steps_sandbox
@@ -20,7 +21,9 @@ import steps_two
 from rig import Rig
 
 WHOLE_S = 500  # nothing is begun later
-ONE = steps_suite.STEPS + steps_memory.STEPS + steps_sandbox.STEPS + steps_lifetime.STEPS + steps_costs.STEPS
+ONE = steps_suite.STEPS + steps_memory.STEPS + steps_sandbox.STEPS + steps_lifetime.STEPS + steps_costs.STEPS + \
+    steps_fences.STEPS
+TWO = steps_two.STEPS + steps_fences.TWO_STEPS
 
 
 class StepTimeout(BaseException):
@@ -117,7 +120,7 @@ def run_step(rig, report, step, left):
 
 def main():
     machine, dry, wanted = sys.argv[1], bool(sys.argv[2]), sys.argv[3:]
-    steps = steps_two.STEPS if machine == "two" else ONE
+    steps = TWO if machine == "two" else ONE
     unknown = set(wanted) - {step.name for step in steps}
     if unknown:
         print(f"run.sh: no step {', '.join(unknown)}; there are {', '.join(step.name for step in steps)}", file=sys.stderr)

@@ -93,6 +93,28 @@ size_t gpus_waits(const char *entry) {
         return count_calls(entry, "waits");
 }
 
+size_t gpus_entries(size_t since, char ret_names[GPUS_ENTRIES_MAX][64]) {
+        char path[160], line[256], name[64];
+        size_t n = 0, at = 0;
+        FILE *log;
+
+        (void)snprintf(path, sizeof(path), "%s/state/calls", directory);
+        log = fopen(path, "re");
+        ck_assert_ptr_nonnull(log);
+        while (fgets(line, sizeof(line), log)) {
+                size_t i = 0;
+                if (at++ < since || sscanf(line, "%*s %*s %63s", name) != 1)
+                        continue;
+                while (i < n && strcmp(ret_names[i], name) != 0)
+                        i++;
+                ck_assert_uint_lt(n, GPUS_ENTRIES_MAX);
+                if (i == n)
+                        (void)memcpy(ret_names[n++], name, sizeof(name));
+        }
+        (void)fclose(log);
+        return n;
+}
+
 size_t address_ranges(void) {
         FILE *maps = fopen("/proc/self/maps", "re");
         char line[512];

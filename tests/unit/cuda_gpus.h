@@ -36,6 +36,10 @@ size_t gpus_all_calls(void);
 /* Calls of it that were made to wait. */
 size_t gpus_waits(const char *entry);
 
+/* The entry points called since there were so many calls, each once. How many there are. */
+#define GPUS_ENTRIES_MAX 64
+size_t gpus_entries(size_t since, char ret_names[GPUS_ENTRIES_MAX][64]);
+
 /* Where memory of the GPUs is mapped in this process. */
 size_t address_ranges(void);
 

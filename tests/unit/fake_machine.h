@@ -22,7 +22,13 @@
         X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemGetAllocationPropertiesFromHandle)                \
         X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess) X(cuMemAlloc_v2)      \
         X(cuMemFree_v2) X(cuMemGetInfo_v2) X(cuMemGetAddressRange_v2) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle_v2)                  \
-        X(cuIpcCloseMemHandle) X(cuPointerGetAttribute) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) X(cuMemsetD8_v2)
+        X(cuIpcCloseMemHandle) X(cuPointerGetAttribute) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) X(cuMemsetD8_v2)  \
+        X(cuMemcpyHtoDAsync_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoDAsync_v2) X(cuMemsetD8Async) X(cuMemsetD32_v2)                 \
+        X(cuMemsetD32Async) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuCtxGetStreamPriorityRange) X(cuStreamCreate)                     \
+        X(cuStreamCreateWithPriority) X(cuStreamDestroy_v2) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamGetCtx)               \
+        X(cuStreamWaitEvent) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2) X(cuStreamWriteValue32_v2)                         \
+        X(cuStreamWriteValue64_v2) X(cuLaunchHostFunc) X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventQuery)        \
+        X(cuEventSynchronize)
 #define RUNTIME_FUNCTIONS(X)                                                                                 \
         X(cudaGetDeviceCount) X(cudaGetDevice) X(cudaSetDevice) X(cudaDeviceSynchronize) X(cudaDeviceReset) X(cudaMalloc)            \
         X(cudaFree) X(cudaMemcpy) X(cudaMemset) X(cudaIpcGetMemHandle) X(cudaIpcOpenMemHandle) X(cudaIpcCloseMemHandle)              \

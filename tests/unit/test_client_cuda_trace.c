@@ -66,6 +66,20 @@ static gpuipc_client *connect_to(const struct fake *fake) {
         return client;
 }
 
+/* Looking at it is not traced: there would be no end. */
+static void use_fence(gpuipc_buffer *buffer) {
+        gpuipc_fence *fence;
+        uint64_t value;
+
+        ck_assert_int_eq(gpuipc_fence_new(buffer, 0, &fence, NULL), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_fence_signal(fence, 3, NULL), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_fence_signal_stream(fence, NULL, 4, NULL), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_fence_wait(fence, 2, -1, NULL), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_fence_wait_stream(fence, NULL, 1, -1, NULL), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_fence_query(fence, &value, NULL), GPUIPC_OK);
+        gpuipc_fence_free(fence);
+}
+
 static void use(gpuipc_client *client) {
         gpuipc_buffer *buffers[2];
         void *pointer;
@@ -74,6 +88,7 @@ static void use(gpuipc_client *client) {
         ck_assert_int_eq(gpuipc_open_id(client, "b0", NULL, &buffers[1], NULL), GPUIPC_OK);
         ck_assert_int_eq(gpuipc_buffer_map(buffers[1], &pointer, NULL), GPUIPC_OK);
         ck_assert_int_eq(gpuipc_buffer_map(buffers[1], &pointer, NULL), GPUIPC_OK); /* again: nothing is done */
+        use_fence(buffers[1]);
         ck_assert_int_eq(gpuipc_release(buffers[1], NULL), GPUIPC_OK);
         ck_assert_int_eq(gpuipc_release(buffers[0], NULL), GPUIPC_OK);
 }
@@ -89,7 +104,8 @@ START_TEST(ranges) {
         use(client);
         ck_assert_int_eq(gpuipc_open_name(client, "n", NULL, &named, NULL), GPUIPC_OK);
         ck_assert_int_eq(gpuipc_release(named, NULL), GPUIPC_OK);
-        ck_assert_str_eq(seen, _i ? "allocate(8192) end open(0) end map(8192) end release(8192) end release(8192) end "
+        ck_assert_str_eq(seen, _i ? "allocate(8192) end open(0) end map(8192) end fence signal(3) end fence signal(4) end "
+                                    "fence wait(2) end fence wait(1) end release(8192) end release(8192) end "
                                     "open(0) end release(8192) end "
                                   : "");
         ck_assert_int_eq(n_domains, _i);

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fence: a 64-bit word in a mapping that someone waits for, on the processor or in a stream. */
+#ifndef CLIENT_FENCE_H
+#define CLIENT_FENCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "include/gpuipc.h"
+#include "map.h"
+#include "process.h"
+
+struct cuda_side;
+
+/* Does not change once it is made. */
+struct gpuipc_fence {
+        struct process_mark mark;
+        struct mapping *mapping; /* counted */
+        void *word;              /* a host or a device pointer, aligned */
+        bool synchronous;
+        struct cuda_side *side;  /* counted; NULL on host */
+};
+
+/* One kind of memory. Any thread enters. Values have been checked; the word may be written where `store` or `stream_signal` is called. */
+struct fence_kind {
+        int (*open)(gpuipc_fence *fence, gpuipc_error *ret_error); /* fills synchronous and side */
+        void (*close)(gpuipc_fence *fence);                        /* never in a forked child */
+        int (*load)(const gpuipc_fence *fence, uint64_t *ret_value, gpuipc_error *ret_error);
+        int (*store)(const gpuipc_fence *fence, uint64_t value, gpuipc_error *ret_error);
+        /* A pause, or until something was written: from `seen` on, at most until the deadline. `*pause_usec` is the wait's own, 0 first. */
+        void (*rest)(const gpuipc_fence *fence, uint64_t seen, int64_t deadline, unsigned *pause_usec);
+        int (*stream_signal)(const gpuipc_fence *fence, void *stream, uint64_t value, gpuipc_error *ret_error);
+        /* NULL, or not called for a synchronous fence. */
+        int (*stream_wait)(const gpuipc_fence *fence, void *stream, uint64_t value, gpuipc_error *ret_error);
+};
+
+extern const struct fence_kind fence_host;
+extern const struct fence_kind fence_cuda; /* not in a build without CUDA */
+
+static inline bool fence_reached(uint64_t word, uint64_t value) {
+        return (int64_t)(word - value) >= 0;
+}
+
+#endif
