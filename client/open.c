@@ -34,7 +34,7 @@ static int own_uid(gpuipc_client *client, int64_t *ret_uid, gpuipc_error *ret_er
         (void)pthread_mutex_unlock(&client->lock);
         if (sure)
                 return GPUIPC_OK;
-        r = call_main(client, METHOD_GET_STATUS, &params, &reply, ret_error);
+        r = call_main(client, METHOD_GET_STATUS, &params, &reply, NULL, ret_error);
         if (r == GPUIPC_OK)
                 r = message_read(&reply, METHOD_GET_STATUS, &status, ret_error);
         if (r != GPUIPC_OK)
