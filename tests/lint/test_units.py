@@ -66,7 +66,6 @@ class UnitsTest(unittest.TestCase):
             socket = settings(path)
             self.assertEqual(socket["ListenStream"], [self.defaults[option]])
             self.assertEqual(socket["FileDescriptorName"], [name])
-            self.assertEqual(socket["PassCredentials"], ["yes"])
             self.assertEqual(socket["Service"], ["gpuipcd.service"])
             self.assertIn(os.path.basename(path), self.service["Sockets"][0].split())
             self.assertRegex(read("systemd/gpuipcd.tmpfiles"), rf"(?m)^d +{os.path.dirname(self.defaults[option])} +0755 +root +root +-$")
