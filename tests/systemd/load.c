@@ -233,19 +233,6 @@ static uint64_t look_at(struct self *self, unsigned place, unsigned i) {
         return hash;
 }
 
-static void look_at_all(struct self *self) {
-        unsigned next = (self->place + 1) % n_workers;
-
-        for (unsigned i = 0; i < n_held; i++) {
-                struct held *held = held_of(self->place, i);
-
-                if (gpuipc_buffer_check(held->buffer, &self->error) != GPUIPC_OK)
-                        fail(self, "worker %u: held.%u.%u: %s", self->place, self->place, i, self->error.message);
-                held->hash = look(self, held->buffer, seed_of(self->place, i), "what it holds");
-                held_of(next, i)->seen = look_at(self, next, i);
-        }
-}
-
 static int count_lease(const gpuipc_lease_info *lease, void *data) {
         int64_t *n = data;
 
@@ -264,6 +251,20 @@ static void list(struct self *self) {
                 fail(self, "worker %u: %" PRId64 " leases in the list, while it holds %u", self->place, n, n_held);
         begin(self);
         ended(self, CALL_STATUS, gpuipc_get_status(self->client, NULL, NULL, &self->error));
+}
+
+static void look_at_all(struct self *self) {
+        unsigned next = (self->place + 1) % n_workers;
+
+        for (unsigned i = 0; i < n_held; i++) {
+                struct held *held = held_of(self->place, i);
+
+                if (gpuipc_buffer_check(held->buffer, &self->error) != GPUIPC_OK)
+                        fail(self, "worker %u: held.%u.%u: %s", self->place, self->place, i, self->error.message);
+                held->hash = look(self, held->buffer, seed_of(self->place, i), "what it holds");
+                held_of(next, i)->seen = look_at(self, next, i);
+        }
+        list(self); /* so that the connection for lists, which a restart cuts as well, stands again */
 }
 
 /* A buffer from its making to its end. */
@@ -325,7 +326,8 @@ __attribute__((noreturn)) static void work(unsigned place) {
         gid_t gid = FIRST_UID + place % N_UIDS;
         unsigned number = 0;
 
-        if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || setgroups(0, NULL) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(gid, gid, gid) < 0)
+        /* In this order: who becomes another user no longer hears of its parent's death. */
+        if (setgroups(0, NULL) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(gid, gid, gid) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
                 fail(&self, "worker %u: cannot become user %u: %s", place, gid, strerror(errno));
         if (gpuipc_connect(NULL, &self.client, &self.error) != GPUIPC_OK)
                 fail(&self, "worker %u: connect: %s", place, self.error.message);
@@ -481,13 +483,15 @@ static void start_workers(void) {
         helds = shared((size_t)n_workers * n_held * sizeof(*helds));
         for (unsigned i = 0; i < n_workers; i++) {
                 struct worker *worker = &board->workers[i];
+                pid_t pid;
 
                 worker->done = UINT32_MAX;
-                worker->pid = fork();
-                if (worker->pid < 0)
+                pid = fork();
+                if (pid < 0)
                         err(1, "fork");
-                if (worker->pid == 0)
+                if (pid == 0)
                         work(i);
+                worker->pid = pid; /* the board is the child's as well */
         }
         wait_done(0);
 }

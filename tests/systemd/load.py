@@ -89,6 +89,12 @@ class Load:
     def slowest_ms(self, *calls, readers=None):
         return max(worker["slowest_ms"][call] for worker in self.workers for call in calls if readers in (None, worker["reader"]))
 
+    def connections(self):
+        """As the workers have them open."""
+        pid = self.process.command_pid()
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            return sum(open_kinds(worker)["socket"] for worker in file.read().split())
+
     def held(self):
         return [held for worker in self.workers for held in worker["held"]]
 
@@ -104,10 +110,6 @@ def open_kinds(pid):
         kinds["state" if "gpuipc-state" in what else "memory" if what.startswith("/memfd:") else "pidfd" if "pidfd" in what else
               "socket" if what.startswith("socket:") else "other"] += 1
     return kinds
-
-
-def daemon_kinds(machine):
-    return open_kinds(machine.processes()[0])
 
 
 def books(machine):
@@ -144,16 +146,29 @@ def assert_exact(machine, load=None, seconds=30):
     except AssertionError:
         raise AssertionError("not exact: " + "; ".join(
             f"{key} is {differing(seen[key], value)}" for key, value in wanted.items() if seen[key] != value)) from None
-    kinds = {}
+    assert_descriptors(machine, load)
+
+
+def assert_descriptors(machine, load):
+    """Of the daemon: beside what it has without clients, one for each buffer, each connection and the process at its other end; a process
+    that came back after a restart is known from before as well."""
+    n_buffers, n_processes = (len(load.held()), len(load.workers)) if load else (0, 0)
+    kinds, connections = {}, load.connections() if load else 0
 
     def fit():
-        kinds.update(daemon_kinds(machine))
-        # A process is known twice after a restart: from before, and as the one that came back.
-        return (kinds["memory"] == len(wanted["buffers"]) and kinds["state"] == 1 and
-                wanted["processes"] <= kinds["pidfd"] <= 2 * wanted["processes"])
+        kinds.update(open_kinds(machine.processes()[0]))
+        # Without one of a process there is no connection: this is what the daemon has of its own.
+        if not load and kinds["pidfd"] == 0 and not machine.idle_kinds:
+            machine.idle_kinds = dict(kinds)
+        return (machine.idle_kinds and connections <= kinds["pidfd"] <= connections + n_processes and
+                {**kinds, "pidfd": 0} == {**machine.idle_kinds, "memory": n_buffers,
+                                          "socket": machine.idle_kinds["socket"] + connections})
 
-    wait_for(fit, f"the descriptors of {len(wanted['buffers'])} buffers and {wanted['processes']} processes; {kinds}")
-    return kinds
+    try:
+        wait_for(fit, "it")
+    except AssertionError:
+        raise AssertionError(f"the daemon's descriptors are not of {n_buffers} buffers, {connections} connections and {n_processes} "
+                             f"processes: {kinds}; without clients it has {machine.idle_kinds}") from None
 
 
 def differing(seen, wanted):

@@ -112,7 +112,7 @@ class Machine:
     def __init__(self, *binds, lower="/"):
         """`binds`: directories of this machine to be seen inside, read-only, as (here, there). `lower`: the tree it stands on."""
         self.name = f"gpuipc-{os.getpid()}-{time.monotonic_ns() % 1000000}"
-        self.leader = None
+        self.leader = self.idle_kinds = None
         self.children = []
         self.binds, self.lower = binds, lower
         self.check()
