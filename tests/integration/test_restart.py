@@ -131,7 +131,7 @@ class Kept(RestartTest):
         wait_for(lambda: [buffer["state"] for buffer in self.listed()[1]] == ["kept", "kept"], "the keeps")
         self.manager.restart()
         self.assertEqual([buffer["state"] for buffer in self.listed()[1]], ["kept", "kept"])
-        wait_for(lambda: [buffer["name"] for buffer in self.listed()[1]] == ["long"], "the short keep to end")
+        wait_for(lambda: [buffer.get("name") for buffer in self.listed()[1]] == ["long"], "the short keep to end")
         self.manager.restart()
         self.assertEqual(self.listed()[1][0]["state"], "kept")
         guest.resume()
