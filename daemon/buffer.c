@@ -23,6 +23,7 @@ void buffer_free(struct registry *registry, struct buffer *buffer) {
 static void buffer_unstore(struct registry *registry, struct buffer *buffer) {
         registry->n_stored -= buffer->stored;
         buffer->stored = false;
+        charge_set_stored(&buffer->charge, false);
 }
 
 void buffer_forget(struct registry *registry, struct buffer *buffer) {

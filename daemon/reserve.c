@@ -35,7 +35,7 @@ static int allocate_check_counts(const struct registry *registry, const struct c
                 return fail_quota(failure, "names_per_uid", limits->names_per_uid, names, 1);
         r = lease_check_room(registry, client, failure);
         if (r == 0 && spec->stored)
-                r = stored_check(registry, holder, 1, failure);
+                r = stored_check(registry, holder, client->account, 1, failure);
         if (r != 0)
                 return r;
         return descriptors_check(registry, spec->n_descriptors, DESCRIPTORS_FOR_SESSIONS, failure);
@@ -176,6 +176,7 @@ int registry_allocate_reserve(struct registry *registry, struct client *client, 
                 return r;
         }
         (*ret_buffer)->charge = charge;
+        charge_set_stored(&(*ret_buffer)->charge, (*ret_buffer)->stored);
         return 0;
 }
 
@@ -223,7 +224,7 @@ int registry_open_reserve(struct registry *registry, struct client *client, stru
 
         r = lease_check_room(registry, client, failure);
         if (r == 0 && registry->state && buffer->stored)
-                r = stored_check(registry, holder, 0, failure);
+                r = stored_check(registry, holder, client->account, 0, failure);
         if (r == 0)
                 r = map_reserve(&registry->leases_by_id);
         if (r != 0)
