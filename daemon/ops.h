@@ -36,6 +36,7 @@ struct op {
         bool keeps;    /* makes leases, which a restart is to keep */
         bool always;   /* answered even by a daemon that cannot read what an earlier one left */
         int log_level; /* of its line when it succeeds */
+        const char *(*about)(const struct request *request); /* which thing was asked for, for that line; NULL: none */
         int (*begin)(struct request *request);
         int (*work)(struct request *request);
         int (*finish)(struct request *request);
@@ -43,6 +44,13 @@ struct op {
 };
 
 extern const struct op ops[N_METHODS];
+
+const char *op_allocate_about(const struct request *request);
+const char *op_open_about(const struct request *request);
+const char *op_seal_about(const struct request *request);
+const char *op_release_about(const struct request *request);
+const char *op_free_about(const struct request *request);
+const char *op_kick_about(const struct request *request);
 
 int op_allocate_begin(struct request *request);
 int op_allocate_work(struct request *request);

@@ -92,6 +92,10 @@ static int allocate_reserve(struct request *request, const struct buffer_spec *s
         return r;
 }
 
+const char *op_allocate_about(const struct request *request) {
+        return request->params.allocate.name;
+}
+
 int op_allocate_begin(struct request *request) {
         const struct allocate_params *params = &request->params.allocate;
         const struct limits *limits = &request_registry(request)->limits;

@@ -3,6 +3,10 @@
 #include "clock.h"
 #include "ops.h"
 
+const char *op_release_about(const struct request *request) {
+        return request->params.release.lease;
+}
+
 int op_release_finish(struct request *request) {
         struct registry *registry = request_registry(request);
         struct lease *lease = registry_find_lease(registry, request->client, request->params.release.lease);
@@ -30,6 +34,10 @@ static int buffer_resolve(struct request *request, const char *id, const char *n
         return 0;
 }
 
+const char *op_free_about(const struct request *request) {
+        return request->params.free.name ? request->params.free.name : request->params.free.buffer;
+}
+
 int op_free_finish(struct request *request) {
         const struct free_params *params = &request->params.free;
         struct buffer *buffer;
@@ -42,6 +50,10 @@ int op_free_finish(struct request *request) {
                 return r;
         registry_free(request_registry(request), buffer, clock_real_usec(), clock_monotonic_usec());
         return 0;
+}
+
+const char *op_seal_about(const struct request *request) {
+        return request->params.seal.buffer;
 }
 
 int op_seal_begin(struct request *request) {

@@ -45,6 +45,10 @@ static int open_check_read_only(struct request *request, const struct buffer *bu
                            "\"rw\"");
 }
 
+const char *op_open_about(const struct request *request) {
+        return request->params.open.name ? request->params.open.name : request->params.open.buffer;
+}
+
 int op_open_begin(struct request *request) {
         const struct open_params *params = &request->params.open;
         struct registry *registry = request_registry(request);

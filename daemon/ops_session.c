@@ -3,6 +3,10 @@
 #include "clock.h"
 #include "ops.h"
 
+const char *op_kick_about(const struct request *request) {
+        return request->params.kick.session;
+}
+
 int op_kick_finish(struct request *request) {
         struct registry *registry = request_registry(request);
         struct client *target = registry_find_client(registry, request->params.kick.session);

@@ -33,6 +33,10 @@ static void report_fill(struct report *report, const struct request *request) {
         report_add(report, "USEC", report->usec);
 }
 
+static const char *report_about(const struct request *request) {
+        return request->op && request->op->about ? request->op->about(request) : NULL;
+}
+
 void report_done(const struct request *request) {
         struct report report;
 
@@ -41,6 +45,7 @@ void report_done(const struct request *request) {
         report_fill(&report, request);
         if (request->pinned)
                 report_add(&report, "BUFFER", rcstr_text(request->buffer->id));
+        report_add(&report, "SUBJECT", report_about(request));
         log_line(request->op->log_level, MESSAGE_REQUEST, report.fields, report.n, "%s",
                  method_schemas[request->op->method].name);
 }
@@ -72,7 +77,7 @@ void report_refused(struct request *request) {
                 return;
         report_fill(&report, request);
         report_add(&report, "ERROR", verdict_error_name(failure->verdict));
-        report_add(&report, "SUBJECT", failure->subject[0] ? failure->subject : NULL);
+        report_add(&report, "SUBJECT", failure->subject[0] ? failure->subject : report_about(request));
         log_line(LOG_INFO, MESSAGE_REFUSED, report.fields, report.n, "%s refused: %s",
                  request->op ? method_schemas[request->op->method].name : "unknown method",
                  failure->reason[0] ? failure->reason : verdict_sentence(failure->verdict));

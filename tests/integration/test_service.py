@@ -18,7 +18,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 from actors import SLOWER, ActorTest, churn, fork_child, status_as  # noqa: E402
 from daemon import GPUIPCD, ROOT, Daemon, open_fds, wait_for  # noqa: E402
-from rawclient import RawClient  # noqa: E402
+from rawclient import RawClient, ReplyError  # noqa: E402
 
 MIB = 1 << 20
 ALICE, BOB = 2001, 2002
@@ -305,6 +305,25 @@ class Reload(ServiceTest):
             self.reload("[Limits]\nEventsMax=2\n")
             told = self.refused("EventsLost", lambda: next(client.call_more("Watch", {"since": 3})))
             self.assertEqual(told, {"oldest": 11})
+
+    def test_the_log_says_what_was_asked_for(self):
+        self.start("--log-level=info")
+        with self.client() as client, self.client() as other:
+            lease = client.call("Allocate", {"size": 1, "name": "the/name"})["lease"]
+            client.call("Release", {"lease": lease})
+            for method, parameters, about in (("Open", {"name": "no/such"}, "no/such"), ("Open", {"buffer": "b99"}, "b99"),
+                                              ("Free", {"name": "gone"}, "gone"), ("Seal", {"buffer": "b98"}, "b98"),
+                                              ("Kick", {"session": "s99"}, "s99")):
+                with self.assertRaises(ReplyError):
+                    client.call(method, parameters)
+                self.daemon.wait_log(f"io.gpuipc.Broker.{method} refused: ")
+                self.assertTrue(any(f"Broker.{method} refused: " in line and f" subject={about}" in line
+                                    for line in self.daemon.log().splitlines()), (method, self.daemon.log()))
+            session = other.call("GetStatus")["session"]
+            client.call("Kick", {"session": session})
+            self.daemon.wait_log(f" subject={session}\n")
+            for line in ("Allocate", "subject=the/name"), ("Release", f"subject={lease}"), ("Kick", f"subject={session}"):
+                self.assertTrue(any(all(word in each for word in line) for each in self.daemon.log().splitlines()), line)
 
     def test_log_level(self):
         self.start("--log-target=stderr", config="[Daemon]\nLogLevel=err\n")

@@ -24,7 +24,7 @@ def all_files():
         names[:] = sorted(name for name in names if name not in SKIPPED)
         for name in files:
             path = os.path.relpath(f"{directory}/{name}", ROOT)
-            if not os.path.islink(f"{ROOT}/{path}"):
+            if name not in SKIPPED and not os.path.islink(f"{ROOT}/{path}"):
                 found.append(path)
     return sorted(found)
 
