@@ -34,7 +34,7 @@ static gpuipc_client *connect_to(const char *path) {
         gpuipc_client *client = NULL;
 
         options.socket_path = path;
-        options.timeout_ms = 10000;
+        options.timeout_ms = 60000;
         return gpuipc_connect(&options, &client, NULL) == GPUIPC_OK ? client : NULL;
 }
 

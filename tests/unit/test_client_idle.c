@@ -29,7 +29,7 @@ static gpuipc_client *connect_to(struct restart_broker *broker, int no_thread) {
         gpuipc_error error;
 
         options.socket_path = broker->fake->path;
-        options.timeout_ms = 20000;
+        options.timeout_ms = 60000;
         options.no_thread = no_thread;
         no_error(gpuipc_connect(&options, &client, &error));
         return client;

@@ -92,7 +92,7 @@ START_TEST(wait_holds_nobody_up) {
         check_fd_count_begin();
         fake_broker_init(&broker, 4096);
         struct fake *fake = fake_start(waiting_answer, &broker);
-        gpuipc_client *client = connect_to(fake, 5000);
+        gpuipc_client *client = connect_to(fake, 60000);
         ck_assert_int_eq(gpuipc_allocate(client, 4096, NULL, &buffer, &error), GPUIPC_OK);
         opener_start(&opener, client, "late", 5);
         wait_for(fake_count(fake, "\"late\"", "wait_ms", NULL) == 1);
@@ -146,7 +146,7 @@ START_TEST(what_is_there_needs_no_wait) {
 
         fake_broker_init(&broker, 4096);
         struct fake *fake = fake_start(waiting_answer, &broker);
-        gpuipc_client *client = connect_to(fake, 5000);
+        gpuipc_client *client = connect_to(fake, 60000);
         options.wait_ms = 10000;
         for (int i = 0; i < 20; i++)
                 ck_assert_int_eq(gpuipc_open_name(client, "there", &options, &buffers[i], &error), GPUIPC_OK);
@@ -183,7 +183,7 @@ START_TEST(allocate_waits_only_for_room) {
 
         fake_broker_init(&broker, 4096);
         struct fake *fake = fake_start(waiting_answer, &broker);
-        gpuipc_client *client = connect_to(fake, 5000);
+        gpuipc_client *client = connect_to(fake, 60000);
         a.options.name = "full";
         ck_assert_int_eq(gpuipc_allocate(client, 4096, &a.options, &buffer, &error), GPUIPC_ERROR_QUOTA_EXCEEDED);
         ck_assert_str_eq(error.subject, "bytes_per_uid");
@@ -221,7 +221,7 @@ static gpuipc_client *connect_as_other(struct fake *fake) {
         ck_assert_int_eq(chmod(fake->directory, 0755), 0);
         ck_assert_int_eq(chmod(fake->path, 0666), 0);
         options.socket_path = fake->path;
-        options.timeout_ms = 5000;
+        options.timeout_ms = 60000;
         ck_assert_int_eq(seteuid(1234), 0);
         int r = gpuipc_connect(&options, &client, &error);
         ck_assert_int_eq(owner_uid(&sure), 1234);
@@ -253,7 +253,7 @@ START_TEST(owner_is_asked_for) {
                 gpuipc_client_free(client);
         }
         /* Root's own is root's: asked for once. */
-        client = connect_to(fake, 5000);
+        client = connect_to(fake, 60000);
         if (geteuid() == 0) {
                 ck_assert_int_eq(gpuipc_open_name(client, "n1", NULL, &buffer, &error), GPUIPC_ERROR_NO_SUCH_BUFFER);
                 ck_assert_uint_eq(fake_count(fake, "\"n1\"", NULL), 1);
@@ -365,7 +365,7 @@ START_TEST(uid_is_asked_for_in_a_user_namespace) {
         fake_broker_init(&broker, 4096);
         struct fake *fake = fake_start(knowing_answer, &broker);
         for (int i = 1; i <= 2; i++) {
-                gpuipc_client *client = connect_to(fake, 5000);
+                gpuipc_client *client = connect_to(fake, 60000);
                 unsigned asked = 0, before = fake_count(fake, ".GetStatus\"", NULL);
                 client->uid = 555;
                 client->uid_sure = false;
@@ -512,7 +512,7 @@ START_TEST(threads_share_a_client) {
         check_fd_count_begin();
         fake_broker_init(&broker, 4096);
         struct fake *fake = fake_start(waiting_answer, &broker);
-        gpuipc_client *client = connect_to(fake, 20000);
+        gpuipc_client *client = connect_to(fake, 60000);
         for (int i = 0; i < N_THREADS; i++) {
                 workers[i] = (struct worker){ .client = client };
                 ck_assert_int_eq(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
@@ -540,7 +540,7 @@ START_TEST(many_wait_at_once) {
         check_fd_count_begin();
         fake_broker_init(&broker, 4096);
         struct fake *fake = fake_start(waiting_answer, &broker);
-        gpuipc_client *client = connect_to(fake, 20000);
+        gpuipc_client *client = connect_to(fake, 60000);
         for (int i = 0; i < N_THREADS; i++)
                 opener_start(&openers[i], client, "late", 5);
         wait_for(fake_count(fake, "wait_ms", NULL) == N_THREADS);
