@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct account_sums {
-        int64_t used_bytes, reserved_bytes, clients, names, waits, draining, stored;
+        int64_t used_bytes, reserved_bytes, clients, names, waits, leases, draining, stored;
         unsigned refs;
 };
 
@@ -55,6 +55,7 @@ static bool audit_account(const struct registry *registry, const struct account 
         list_for_each(lease, &registry->leases, by_registry)
                 if (lease->account == account) {
                         sums.refs++;
+                        sums.leases++;
                         sums.draining += lease->phase == LEASE_PHASE_DRAINING;
                 }
         list_for_each(client, &registry->clients, by_registry)
@@ -67,7 +68,7 @@ static bool audit_account(const struct registry *registry, const struct account 
                 sums.refs += client->account == account;
         return account->used_bytes == sums.used_bytes && account->reserved_bytes == sums.reserved_bytes &&
                account->clients == sums.clients && account->names == sums.names && account->waits == sums.waits &&
-               account->draining == sums.draining && account->stored == sums.stored && account->refs >= sums.refs && account->refs > 0;
+               account->leases == sums.leases && account->draining == sums.draining && account->stored == sums.stored && account->refs >= sums.refs && account->refs > 0;
 }
 
 static bool audit_accounts(const struct registry *registry) {

@@ -58,6 +58,7 @@ const struct config_key config_keys[] = {
         LIMIT("ClientsMax", KEY_COUNT, clients, 1, MILLION, "4096", "Sessions"),
         LIMIT("ClientsPerUser", KEY_COUNT, clients_per_uid, 1, MILLION, "1024", "Sessions of one user"),
         LIMIT("LeasesPerSession", KEY_COUNT, leases_per_session, 1, MILLION, "16384", "Leases of one session"),
+        LIMIT("LeasesPerUser", KEY_COUNT, leases_per_uid, 1, MILLION, "131072", "Leases of one user"),
         LIMIT("BytesPerUser", KEY_SIZE, bytes_per_uid, 0, SCHEMA_INT_MAX, "infinity", "Memory charged to one user"),
         LIMIT("BytesPerSession", KEY_SIZE, bytes_per_session, 0, SCHEMA_INT_MAX, "infinity", "Memory one session made"),
         LIMIT("KeepFreeBytes", KEY_SIZE, keep_free_bytes, 0, SCHEMA_INT_MAX, "0", "Memory left free per device"),

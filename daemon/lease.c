@@ -18,9 +18,12 @@ void holder_unref(struct holder *holder) {
 
 /* A user's draining leases count in each of its sessions: coming back again and again must not make them without end. */
 int lease_check_room(const struct registry *registry, const struct client *client, struct failure *failure) {
-        int64_t limit = registry->limits.leases_per_session, used = client->n_leases + client->account->draining;
+        const struct limits *limits = &registry->limits;
+        int64_t used = client->n_leases + client->account->draining, of_uid = client->account->leases;
 
-        return used < limit ? 0 : fail_quota(failure, "leases_per_session", limit, used, 1);
+        if (used >= limits->leases_per_session)
+                return fail_quota(failure, "leases_per_session", limits->leases_per_session, used, 1);
+        return of_uid < limits->leases_per_uid ? 0 : fail_quota(failure, "leases_per_uid", limits->leases_per_uid, of_uid, 1);
 }
 
 struct lease *lease_new(struct registry *registry, struct client *client, struct holder *holder,
@@ -55,6 +58,7 @@ void lease_link(struct registry *registry, struct lease *lease) {
         list_append(&lease->client->leases, &lease->by_client);
         list_append(&lease->holder->leases, &lease->by_holder);
         lease->client->n_leases++;
+        lease->account->leases++;
         (void)map_put(&registry->leases_by_id, lease->id->text, strlen(lease->id->text), lease);
 }
 
@@ -110,6 +114,7 @@ static void lease_unlink(struct registry *registry, struct lease *lease) {
         list_remove(&lease->by_holder);
         map_take(&registry->leases_by_id, lease->id->text, strlen(lease->id->text));
         registry->room = true;
+        lease->account->leases--;
         lease_free(registry, lease);
 }
 

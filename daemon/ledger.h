@@ -43,7 +43,7 @@ void buffer_settle(struct registry *registry, struct buffer *buffer, int64_t now
 
 /* ---- lease ---- */
 
-/* 0 or VERDICT_QUOTA_EXCEEDED (leases_per_session). */
+/* 0 or VERDICT_QUOTA_EXCEEDED (leases_per_session, leases_per_uid). */
 int lease_check_room(const struct registry *registry, const struct client *client, struct failure *failure);
 
 /* A reserved lease that is in no list yet; lease_link() puts it into all, and needs room in registry.leases_by_id. */

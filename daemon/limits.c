@@ -9,6 +9,7 @@ const struct limit_field limit_fields[] = {
         LIMIT(clients),
         LIMIT(clients_per_uid),
         LIMIT(leases_per_session),
+        LIMIT(leases_per_uid),
         LIMIT(bytes_per_uid),
         LIMIT(bytes_per_session),
         LIMIT(keep_free_bytes),

@@ -10,6 +10,7 @@ struct limits {
         int64_t clients;            /* sessions in all */
         int64_t clients_per_uid;    /* sessions of one uid */
         int64_t leases_per_session;
+        int64_t leases_per_uid;
         int64_t bytes_per_uid;      /* allocated bytes charged to one uid */
         int64_t bytes_per_session;  /* allocated bytes whose first lease a session holds */
         int64_t keep_free_bytes;    /* left free on each device */

@@ -20,7 +20,8 @@ struct account {
         int64_t used_bytes;     /* committed buffers, draining included */
         int64_t reserved_bytes; /* promised to requests under way */
         int64_t clients, names, waits;
-        int64_t draining;       /* draining leases */
+        int64_t leases;         /* all, reserved ones included */
+        int64_t draining;       /* of those, draining ones */
         int64_t stored;         /* descriptors in the store: buffers charged to it, and its processes */
         struct waitq waitq;     /* requests waiting for this uid's quota */
 };

@@ -222,7 +222,7 @@ struct buffer *registry_find_openable(struct registry *registry, const struct pe
 struct buffer *registry_find_buffer(const struct registry *registry, const char *id, const char *name);
 
 /* A reserved lease, which pins the buffer. 0; QUOTA_EXCEEDED (leases_per_session, against which a process's draining leases count
- * too, lest it make them without end); -ENOMEM. */
+ * too, lest it make them without end; leases_per_uid); -ENOMEM. */
 int registry_open_reserve(struct registry *registry, struct client *client, struct holder *holder,
                           struct buffer *buffer, enum access access, const char *label, struct lease **ret_lease,
                           struct failure *failure);

@@ -274,6 +274,7 @@ static void lease_restore_link(struct registry *registry, struct lease *lease, s
         list_append(&buffer->leases, &lease->by_buffer);
         list_append(&lease->holder->leases, &lease->by_holder);
         list_init(&lease->by_client);
+        lease->account->leases++;
         registry->n_leases++;
         buffer->n_owners += lease->account == buffer->owner_account;
         if (lease->phase == LEASE_PHASE_DRAINING) {

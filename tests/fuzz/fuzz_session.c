@@ -42,7 +42,7 @@ static void world_kick(void *session) {
 
 static void world_init(struct world *world) {
         struct limits limits = {
-                .clients = 4, .clients_per_uid = 4, .leases_per_session = 16, .bytes_per_uid = CAPACITY_BYTES,
+                .clients = 4, .clients_per_uid = 4, .leases_per_session = 16, .leases_per_uid = 64, .bytes_per_uid = CAPACITY_BYTES,
                 .bytes_per_session = CAPACITY_BYTES, .host_bytes = CAPACITY_BYTES, .buffers = 16, .names_per_uid = 8,
                 .waits_per_session = 1, .waits_per_uid = 4, .wait_ms = 5, .keep_ms = 5, .message_bytes = 65536, .events = 32,
                 .unread_bytes = 65536, .unread_ms = 1000, .descriptors = 1000,

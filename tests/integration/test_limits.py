@@ -21,7 +21,7 @@ from rawclient import RawClient, ReplyError  # noqa: E402
 PAGE = backend.PAGE
 ALICE, BOB, CAROL = 2001, 2002, 2003
 STATUS = b'{"method":"io.gpuipc.Broker.GetStatus"}'
-NAMES = {"clients", "clients_per_uid", "leases_per_session", "bytes_per_uid", "bytes_per_session", "keep_free_bytes",
+NAMES = {"clients", "clients_per_uid", "leases_per_session", "leases_per_uid", "bytes_per_uid", "bytes_per_session", "keep_free_bytes",
          "host_bytes", "buffers", "names_per_uid", "waits_per_session", "waits_per_uid", "wait_ms", "keep_ms",
          "message_bytes", "events", "unread_bytes", "unread_ms", "stored_descriptors",
          "stored_per_uid", "resume_ms", "descriptors"}
@@ -133,6 +133,23 @@ class Counts(LimitTest):
             self.quota("leases_per_session", 3, 3, 1, client.call, "Open", {"name": "n"})
             for lease in [first, *leases]:
                 client.call("Release", {"lease": lease})
+
+    def test_leases_per_user(self):
+        """In all its sessions together."""
+        self.start("--leases-per-user=3", shows={"leases_per_uid": 3})
+        with self.client() as one, self.client() as two:
+            held = [one.call("Allocate", {"size": PAGE, "name": "n", "mode": "0666"})["lease"], one.call("Open", {"name": "n"})["lease"]]
+            last = two.call("Open", {"name": "n"})["lease"]
+            for client in (one, two):
+                self.quota("leases_per_uid", 3, 3, 1, client.call, "Open", {"name": "n"})
+                self.quota("leases_per_uid", 3, 3, 1, client.call, "Allocate", {"size": PAGE})
+            self.actor(ALICE).call("Open", {"name": "n"})
+            one.call("Release", {"lease": held.pop()})
+            two.call("Release", {"lease": last})
+            held += [one.call("Open", {"name": "n"})["lease"] for _ in range(2)]
+            self.quota("leases_per_uid", 3, 3, 1, two.call, "Open", {"name": "n"})
+            for lease in held:
+                one.call("Release", {"lease": lease})
 
     def test_leases_per_session_count_those_that_drain(self):
         """A process cannot make draining leases without end."""

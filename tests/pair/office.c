@@ -156,7 +156,7 @@ static void office_kick(void *session) {
 
 void office_init(struct office *office, int64_t capacity_bytes) {
         struct limits limits = {
-                .clients = 64, .clients_per_uid = 64, .leases_per_session = 16, .bytes_per_uid = SCHEMA_INT_MAX,
+                .clients = 64, .clients_per_uid = 64, .leases_per_session = 16, .leases_per_uid = 1024, .bytes_per_uid = SCHEMA_INT_MAX,
                 .bytes_per_session = SCHEMA_INT_MAX, .host_bytes = capacity_bytes, .buffers = 64, .names_per_uid = 16,
                 .waits_per_session = 4, .waits_per_uid = 16, .wait_ms = 3600000, .keep_ms = 3600000, .message_bytes = 65536,
                 .events = 64, .unread_bytes = 131072, .unread_ms = 1000, .descriptors = 4096,

@@ -19,6 +19,7 @@ struct limits world_limits(void) {
                 .clients = 1000,
                 .clients_per_uid = 1000,
                 .leases_per_session = 1000,
+                .leases_per_uid = 1000000,
                 .bytes_per_uid = 1000 * PAGE,
                 .bytes_per_session = 1000 * PAGE,
                 .buffers = 1000,

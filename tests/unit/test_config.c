@@ -70,6 +70,7 @@ static const struct row {
         COUNT_ROW("ClientsMax", "clients-max", clients, 4096, "1", "1000000"),
         COUNT_ROW("ClientsPerUser", "clients-per-user", clients_per_uid, 1024, "1", "1000000"),
         COUNT_ROW("LeasesPerSession", "leases-per-session", leases_per_session, 16384, "1", "1000000"),
+        COUNT_ROW("LeasesPerUser", "leases-per-user", leases_per_uid, 131072, "1", "1000000"),
         COUNT_ROW("BuffersMax", "buffers-max", buffers, 65536, "1", "1000000"),
         COUNT_ROW("NamesPerUser", "names-per-user", names_per_uid, 4096, "0", "1000000"),
         COUNT_ROW("WaitsPerSession", "waits-per-session", waits_per_session, 4, "0", "1000000"),
