@@ -143,21 +143,25 @@ static void broker_on_deadline(void *arg) {
 
 /* A stop may be the first half of a restart: before systemd 254 nobody can tell. */
 static void broker_tell_stop(const struct registry *registry) {
-        int64_t n_kept = 0, n_ending = 0;
+        int64_t n_kept = 0, n_ending = 0, n_kept_leases = 0, n_ending_leases = 0;
         const struct buffer *buffer;
 
         list_for_each(buffer, &registry->buffers, by_registry) {
-                n_kept += registry->state && buffer->stored && buffer->phase != PHASE_RESERVED;
-                n_ending += !(registry->state && buffer->stored) && buffer->phase != PHASE_RESERVED;
+                if (registry->state && buffer->stored && buffer->phase != PHASE_RESERVED) {
+                        n_kept++;
+                        n_kept_leases += buffer->n_active;
+                } else if (buffer->phase == PHASE_LIVE || buffer->phase == PHASE_KEPT) {
+                        n_ending++;
+                        n_ending_leases += buffer->n_active;
+                }
         }
         if (n_ending > 0 || !registry->state)
                 log_line(LOG_NOTICE, MESSAGE_STOPPED, NULL, 0,
-                         "stopping: %" PRId64 " buffers with %" PRId64 " leases of %" PRId64 " sessions end with the daemon", n_ending,
-                         registry->n_leases, registry->n_clients);
+                         "stopping: %" PRId64 " buffers with %" PRId64 " leases end with the daemon", n_ending, n_ending_leases);
         if (registry->state)
                 log_line(LOG_NOTICE, MESSAGE_STOPPED, NULL, 0,
                          "stopping: %" PRId64 " buffers stay in the service manager's store until it empties it; %" PRId64
-                         " leases of %" PRId64 " sessions wait for their next daemon", n_kept, registry->n_leases, registry->n_clients);
+                         " leases of %" PRId64 " sessions wait for their next daemon", n_kept, n_kept_leases, registry->n_clients);
 }
 
 static void broker_stop(struct broker *broker) {

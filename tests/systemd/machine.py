@@ -179,6 +179,9 @@ class Machine:
             shutil.rmtree(f"{self.root}/{path}", ignore_errors=True)
         self.cgroups = [f"/sys/fs/cgroup/{name}/{self.name}" for name in HIERARCHIES if os.path.isdir(f"/sys/fs/cgroup/{name}")]
         self.cgroups = self.cgroups or [f"/sys/fs/cgroup/{self.name}"]
+        # A manager that is newer than this machine's knows the unified hierarchy alone.
+        self.unified = self.lower != "/"
+        self.managers_cgroup = next((path for path in self.cgroups if self.unified and "/unified/" in path), self.cgroups[0])
         for path in self.cgroups:
             try:
                 os.mkdir(path)
@@ -199,7 +202,8 @@ class Machine:
                     file.write(str(os.getpid()))
 
         self.nspawn = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=enter,
-                                       start_new_session=True)
+                                       start_new_session=True,
+                                       env={**os.environ, **({"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"} if self.unified else {})})
         log.close()
         self.told("pid", self.nspawn.pid)
         try:
@@ -330,7 +334,7 @@ class Machine:
     def processes(self, unit=SERVICE, command="gpuipcd"):
         """The unit's processes of that name, by their numbers out here; costs no call of the manager."""
         found = []
-        for path in glob.glob(f"{self.cgroups[0]}/**/{unit}/cgroup.procs", recursive=True):
+        for path in glob.glob(f"{self.managers_cgroup}/**/{unit}/cgroup.procs", recursive=True):
             try:
                 with open(path, encoding="ascii") as file:
                     pids = [int(pid) for pid in file.read().split()]

@@ -7,14 +7,16 @@ import errno
 import os
 import random
 import select
+import shutil
 import signal
+import subprocess
 import sys
 import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from machine import SERVICE, UNITS, Machine, wait_for  # noqa: E402
+from machine import PATH, ROOT, SERVICE, UNITS, Machine, Unavailable, wait_for  # noqa: E402
 from holder import Zygote  # noqa: E402
 from load import SOCKET_PATH, Load, ask_daemon, assert_exact, install_load, time_to_serving  # noqa: E402
 from rawclient import ReplyError  # noqa: E402
@@ -23,6 +25,8 @@ from statefile import StateFile  # noqa: E402
 ALICE, BOB = 3001, 3002
 SERVING_S = 10  # one second is aimed at; a crowded machine may need more
 GATE = "/run/gate"
+TREE = f"{ROOT}/build/cache/trixie"
+LIBRARIES = ("libuv.so.1", "libcjson.so.1")  # what the daemon and its clients need beside libsystemd
 machine = None
 
 
@@ -103,10 +107,10 @@ def stop_it(pid):
     os.kill(pid, signal.SIGSTOP)
 
 
-class UnderLoad(RestartTest):
+class UnderLoadTest(RestartTest):
     """Fifty clients allocate, open and release through all of it."""
 
-    N = 4
+    N = 4  # times
 
     def restarted(self, name, end):
         load = self.load()
@@ -128,6 +132,8 @@ class UnderLoad(RestartTest):
         self.assertLess(max(dead for dead, _ in times), SERVING_S)
         load.end()
 
+
+class UnderLoad(UnderLoadTest):
     def test_systemctl_restart(self):
         self.restarted("systemctl restart", restart_it)
 
@@ -280,6 +286,63 @@ class Down(RestartTest):
         assert_exact(machine, load)
         load.go()
         load.wait_rounds(100)
+        load.end()
+
+
+class Newer(UnderLoadTest):
+    """A systemd that says that it keeps descriptors ($FDSTORE), and that can be told to keep them over a stop: Debian 13's."""
+
+    N = 2
+
+    @classmethod
+    def setUpClass(cls):
+        global machine
+        if not shutil.which("debootstrap", path=PATH):
+            raise unittest.SkipTest("there is no debootstrap to make a tree of Debian 13 with")
+        subprocess.run([f"{ROOT}/tests/foreign/trixie", TREE], check=True)
+        try:
+            newer = Machine(lower=TREE)
+        except Unavailable as why:
+            raise unittest.SkipTest(f"no machine can be booted: {why}") from None
+        cls.addClassCleanup(newer.close)
+        newer.boot()
+        for library in LIBRARIES:
+            found = subprocess.run(["gcc", f"-print-file-name={library}"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+            shutil.copy(found, f"{newer.root}/usr/lib/")
+        prepare(newer)
+        cls.before, machine = machine, newer
+
+    @classmethod
+    def tearDownClass(cls):
+        global machine
+        machine = cls.before
+
+    def test_systemctl_restart(self):
+        self.restarted("systemctl restart (newer)", restart_it)
+
+    def test_sigkill(self):
+        self.restarted("SIGKILL (newer)", lambda pid: os.kill(pid, signal.SIGKILL))
+
+    def test_it_says_what_it_keeps(self):
+        self.assertGreaterEqual(int(machine.run("systemctl", "--version").stdout.split()[1]), 254)
+        with open(f"/proc/{machine.processes()[0]}/environ", encoding="utf-8") as file:
+            self.assertIn("FDSTORE=2048", file.read().split("\0"))
+        self.assertIn("restart-keeps-buffers", machine.status()["features"])
+
+    def test_kept_over_a_stop(self):
+        """With FileDescriptorStorePreserve=yes all is there again after a stop, of the sockets too."""
+        self.drop_in("preserve", "[Service]\nFileDescriptorStorePreserve=yes\n")
+        machine.systemctl("restart", SERVICE)
+        load = self.load()
+        before = load.stand()
+        stored = machine.property(SERVICE, "NFileDescriptorStore")
+        self.assertEqual(stored, "151")
+        machine.systemctl("stop", *UNITS)
+        machine.wait_show(SERVICE, NFileDescriptorStore=stored, MainPID="0")
+        self.assertEqual(machine.processes(), [])
+        machine.systemctl("start", *UNITS)
+        self.assertEqual(load.stand(), before)
+        assert_exact(machine, load)
         load.end()
 
 
