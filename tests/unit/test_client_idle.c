@@ -141,6 +141,7 @@ START_TEST(lost_reply_leaves_nothing) {
         struct restart_broker *broker = broker_start();
         options.socket_path = broker->fake->path;
         options.timeout_ms = (int)(deadline_in(800) - now_ms());
+        options.restart_ms = 600000; /* longer than that, on a slow machine too */
         no_error(gpuipc_connect(&options, &client, &error));
         broker->down_at_crash = true;
         broker_plan(broker, (struct broker_plan){ .method = ".Allocate\"", .n_bytes = 20 });
@@ -342,6 +343,7 @@ START_TEST(wait_that_was_lost_leaves_nothing) {
         gpuipc_client *client = connect_to(broker, 0);
         struct opener opener = { .client = client, .owner = 5 };
         client->timeout_ms = (int)(deadline_in(400) - now_ms());
+        client->restart_ms = 600000;
         opener.wait_ms = 400;
         ck_assert_int_eq(pthread_create(&opener.thread, NULL, open_waiting, &opener), 0);
         wait_for(fake_count(broker->fake, "wait_ms", NULL) == 1);
