@@ -68,7 +68,8 @@ static bool audit_account(const struct registry *registry, const struct account 
                 sums.refs += client->account == account;
         return account->used_bytes == sums.used_bytes && account->reserved_bytes == sums.reserved_bytes &&
                account->clients == sums.clients && account->names == sums.names && account->waits == sums.waits &&
-               account->leases == sums.leases && account->draining == sums.draining && account->stored == sums.stored && account->refs >= sums.refs && account->refs > 0;
+               account->leases == sums.leases && account->draining == sums.draining &&
+               account->stored == sums.stored && account->refs >= sums.refs && account->refs > 0;
 }
 
 static bool audit_accounts(const struct registry *registry) {

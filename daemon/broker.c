@@ -23,6 +23,9 @@
 #include "proto/cleanup.h"
 #include "session.h"
 
+/* A stop waits no longer for clients to read what they were sent, so that none of them delays a restart for all. */
+#define STOP_PATIENCE_USEC UINT64_C(500000)
+
 #define DOORMAN_STUCK_MS 60000
 #define STATUS_MS 5000
 #define N_SIGNALS 3
@@ -46,6 +49,7 @@ struct broker {
         uint64_t timer_usec;   /* when `timer` rings; UINT64_MAX: not set */
         const char *untold;    /* the outcome of a reload, while the service manager could not take it */
         struct alarm *deadline; /* of a stop */
+        uint64_t patience_usec; /* of a stop: until then, who has not read its replies is waited for */
         bool registry_made, clean;
 };
 
@@ -88,7 +92,9 @@ static void broker_free_buffers(struct broker *broker);
 
 /* Of a stop: replies out, then sessions closed, then memory given back. What is in the store stays there. */
 static void broker_wind_down(struct broker *broker) {
-        if (!list_empty(&broker->hall.sessions) && sessions_flushed(&broker->hall)) {
+        bool patient = clock_monotonic_usec() < broker->patience_usec;
+
+        if (!list_empty(&broker->hall.sessions) && sessions_flushed(&broker->hall, patient)) {
                 keeper_freeze(&broker->keeper);
                 sessions_close_all(&broker->hall, "the daemon stops");
                 broker_free_buffers(broker);
@@ -107,6 +113,8 @@ static void broker_settle(uv_prepare_t *prepare) {
 
         if (broker->house.stopping)
                 broker_wind_down(broker);
+        if (broker->house.stopping && next_usec > broker->patience_usec && clock_monotonic_usec() < broker->patience_usec)
+                next_usec = broker->patience_usec;
         if (more)
                 uv_idle_start(&broker->idle, broker_on_idle);
         else
@@ -170,6 +178,7 @@ static void broker_stop(struct broker *broker) {
         if (broker->house.stopping)
                 return;
         broker->house.stopping = true;
+        broker->patience_usec = clock_monotonic_usec() + STOP_PATIENCE_USEC;
         doors_close(&broker->doors);
         if (!broker->house.held)
                 broker_tell_stop(registry);

@@ -351,11 +351,11 @@ void sessions_close_all(struct hall *hall, const char *why) {
                 session_close(container_of(list_first(&hall->sessions), struct session, by_hall), why);
 }
 
-bool sessions_flushed(const struct hall *hall) {
+bool sessions_flushed(const struct hall *hall, bool patient) {
         struct session *session;
 
         list_for_each(session, &hall->sessions, by_hall)
-                if (session->request || wire_pending(&session->wire) > 0)
+                if (patient ? session->request || wire_pending(&session->wire) > 0 : session->request && !request_idles(session->request))
                         return false;
         return true;
 }

@@ -26,7 +26,7 @@ bool sessions_run(struct hall *hall);
 /* Ends all of them. */
 void sessions_close_all(struct hall *hall, const char *why);
 
-/* Whether every session has written its replies. */
-bool sessions_flushed(const struct hall *hall);
+/* Whether every session has written its replies; if not `patient`, whether only what nobody reads is left: replies and streams. */
+bool sessions_flushed(const struct hall *hall, bool patient);
 
 #endif

@@ -532,6 +532,22 @@ class Manager_(RestartTest):  # pylint: disable=invalid-name
         guest.allocate()
         self.assert_books()
 
+    def test_who_does_not_read_delays_nobody(self):
+        """A client that watches and never reads: a stop does not wait for it as long as for work."""
+        self.start()
+        guest, deaf = self.guest(), self.manager.client()
+        deaf.send_call("Watch", {"since": 0}, more=True)
+        for _ in range(200):
+            guest.release(guest.allocate(meta={"m": "x" * 4000})["lease"])
+        kept = guest.allocate()["lease"]
+        began = time.monotonic()
+        self.manager.end(signal.SIGTERM)
+        self.assertLess(time.monotonic() - began, 5)
+        deaf.close()
+        self.manager.start()
+        self.assertEqual([lease["id"] for lease in guest.resume()["leases"]], [kept])
+        guest.check()
+
     def test_one_user_leaves_room_for_others(self):
         """Buffers and processes alike count for their user, before a restart and after, and for nobody else."""
         self.start("--store-max=32", "--stored-per-user=8", store_max=32)
