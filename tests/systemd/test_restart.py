@@ -25,6 +25,7 @@ from statefile import StateFile  # noqa: E402
 ALICE, BOB = 3001, 3002
 SERVING_S = 10  # one second is aimed at; a crowded machine may need more
 GATE = "/run/gate"
+CONF = "/etc/gpuipcd/gpuipcd.conf.d/50-test.conf"
 TREE = f"{ROOT}/build/cache/trixie"
 LIBRARIES = ("libuv.so.1", "libcjson.so.1")  # what the daemon and its clients need beside libsystemd
 machine = None
@@ -351,6 +352,12 @@ class Newer(UnderLoadTest):
 
 
 class Full(RestartTest):
+    def setUp(self):
+        super().setUp()
+        machine.write(CONF, "[Limits]\nStoredPerUser=2048\n")  # one user is to have it all
+        self.addCleanup(machine.remove, CONF)
+        machine.systemctl("reload", SERVICE)
+
     def test_two_thousand_and_forty_eight(self):
         stored_idle = machine.property(SERVICE, "NFileDescriptorStore")
         most = int(machine.property(SERVICE, "FileDescriptorStoreMax"))
