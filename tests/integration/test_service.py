@@ -82,7 +82,7 @@ class Stop(ServiceTest):
         alice.call("Allocate", {"size": 4096, "name": "n"})
         self.tell()
         self.assertIsNone(alice.read())
-        self.assertIn("1 buffers with 1 leases of 1 sessions", self.stopped(2))
+        self.assertIn("1 buffers with 1 leases end with the daemon", self.stopped(2))
 
     def test_with_a_buffer_kept(self):
         self.start()
