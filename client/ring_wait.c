@@ -80,7 +80,7 @@ static int attempt_asleep(struct ring *ring, ring_attempt *attempt, struct ring_
 
         announce(ring, event, true);
         for (;;) {
-                uint32_t seen = ring_load(&event->count);
+                uint32_t seen = ring_event_look(&event->count);
                 r = RING_UNREADY;
                 if (RING_RULE(sleeper_looks_again))
                         r = attempt_firmly(ring, attempt, spot);
@@ -90,7 +90,7 @@ static int attempt_asleep(struct ring *ring, ring_attempt *attempt, struct ring_
                         r = RING_TIMED_OUT;
                         break;
                 }
-                atomic_fetch_add_explicit(&ring->n_sleeps, 1, memory_order_relaxed);
+                RING_TALLY(&ring->n_sleeps);
                 ring_futex_wait(&event->count, seen, deadline == DEADLINE_NONE ? NULL : &until);
                 if (!RING_RULE(sleeper_looks_again)) {
                         r = attempt_firmly(ring, attempt, spot);
@@ -131,8 +131,8 @@ void ring_wake(struct ring *ring, struct ring_event *event) {
         waiting = ring_load(&event->waiting);
         if (!waiting || !someone_lives(ring, waiting))
                 return;
-        (void)ring_add(&event->count, 1);
-        atomic_fetch_add_explicit(&ring->n_wakes, 1, memory_order_relaxed);
+        ring_event_change(&event->count);
+        RING_TALLY(&ring->n_wakes);
         ring_futex_wake(&event->count);
 }
 

@@ -31,7 +31,6 @@
 #define ring_load(object) (RING_AT("load " #object, object), atomic_load(object))
 #define ring_store(object, value) (RING_AT("store " #object, object), atomic_store(object, value))
 #define ring_cas(object, expected, value) (RING_AT("cas " #object, object), ring_cas_u64(object, expected, value))
-#define ring_add(object, value) (RING_AT("add " #object, object), atomic_fetch_add(object, value))
 #define ring_or(object, value) (RING_AT("or " #object, object), atomic_fetch_or(object, value))
 #define ring_and(object, value) (RING_AT("and " #object, object), atomic_fetch_and(object, value))
 
@@ -39,6 +38,20 @@
 #define ring_note(object) atomic_load_explicit(object, memory_order_relaxed)
 #define ring_write(object, value) atomic_store_explicit(object, value, memory_order_relaxed)
 #define ring_count(object, value) ((void)atomic_fetch_add_explicit(object, value, memory_order_relaxed))
+
+/* The count of an event only tells whether it changed between a look and a sleep. */
+#ifndef RING_EVENT_LOOK
+#define RING_EVENT_LOOK(count) atomic_load(count)
+#define RING_EVENT_CHANGE(count) ((void)atomic_fetch_add(count, 1))
+#endif
+
+#define ring_event_look(count) (RING_AT("look at " #count, count), RING_EVENT_LOOK(count))
+#define ring_event_change(count) (RING_AT("change " #count, count), RING_EVENT_CHANGE(count))
+
+/* Of one process, told by ring_calls(). */
+#ifndef RING_TALLY
+#define RING_TALLY(object) ((void)atomic_fetch_add_explicit(object, 1, memory_order_relaxed))
+#endif
 
 static inline bool ring_cas_u64(_Atomic uint64_t *object, uint64_t expected, uint64_t value) {
         return atomic_compare_exchange_strong(object, &expected, value);

@@ -72,9 +72,9 @@ const char *ring_page_check(const struct ring_page *page, size_t bytes, struct r
 }
 
 void ring_page_wake(struct ring_page *page) {
-        (void)ring_add(&page->items.count, 1);
+        ring_event_change(&page->items.count);
         ring_futex_wake(&page->items.count);
-        (void)ring_add(&page->room.count, 1);
+        ring_event_change(&page->room.count);
         ring_futex_wake(&page->room.count);
 }
 
