@@ -289,6 +289,9 @@ int ring_release(struct ring *ring, const struct ring_item *item, uint64_t consu
         if (ring->geometry.mode == RING_BROADCAST) {
                 ring_write(&ring_myself(ring)->consumed, consumed);
                 r = broadcast_release(ring, item->ticket);
+                /* Nobody waited for one who was declared dead: what was read may have been something else by then. */
+                if (r == RING_OK && ring_member_life(ring_load(&ring_myself(ring)->word)) >= RING_DEAD)
+                        return RING_GONE;
         } else {
                 if (ring_load(&spot.slot->word) != spot.word)
                         return lost(ring);

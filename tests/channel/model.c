@@ -29,7 +29,7 @@ static struct {
         void *scheduler;
         struct actor actors[MODEL_ACTORS];
         _Alignas(64) unsigned char stacks[MODEL_ACTORS][STACK];
-        unsigned me;
+        unsigned me, last, preemptions;
         bool failed;
         struct {
                 unsigned actor;
@@ -131,14 +131,19 @@ static unsigned char *stack_of(const struct actor *actor, size_t *ret_n) {
 
 static uint64_t mix(uint64_t hash, const void *bytes, size_t n) {
         const unsigned char *at = bytes;
+        uint64_t lanes[4] = { hash, 2, 3, 4 };
 
-        for (; n >= 8; n -= 8, at += 8) {
+        for (unsigned i = 0; n >= 8; n -= 8, at += 8, i = (i + 1) & 3) {
                 uint64_t word;
                 memcpy(&word, at, 8);
-                hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-                hash ^= hash >> 29;
+                lanes[i] = (lanes[i] ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+                lanes[i] ^= lanes[i] >> 29;
         }
-        return hash;
+        for (unsigned i = 1; i < 4; i++) {
+                lanes[0] = (lanes[0] ^ lanes[i]) * UINT64_C(0x9e3779b97f4a7c15);
+                lanes[0] ^= lanes[0] >> 32;
+        }
+        return lanes[0];
 }
 
 static bool has_stack(const struct actor *actor) {
@@ -146,7 +151,7 @@ static bool has_stack(const struct actor *actor) {
 }
 
 static uint64_t state_hash(void) {
-        uint64_t hash = 1;
+        uint64_t hash = model.plan->preemptions_max ? 1 + model.preemptions * (MODEL_ACTORS + 1) + model.last : 1;
 
         for (unsigned i = 0; i < MODEL_REGIONS; i++)
                 hash = mix(hash, model.plan->world[i].bytes, model.plan->world[i].n);
@@ -178,6 +183,7 @@ static bool is_new(uint64_t hash) {
 
 struct snapshot {
         struct actor actors[MODEL_ACTORS];
+        unsigned last, preemptions;
         size_t n;
         unsigned char bytes[];
 };
@@ -185,10 +191,15 @@ struct snapshot {
 static void copy_state(struct snapshot *snapshot, bool put_back) {
         unsigned char *at = snapshot->bytes;
 
-        if (put_back)
+        if (put_back) {
                 memcpy(model.actors, snapshot->actors, sizeof(model.actors));
-        else
+                model.last = snapshot->last;
+                model.preemptions = snapshot->preemptions;
+        } else {
                 memcpy(snapshot->actors, model.actors, sizeof(model.actors));
+                snapshot->last = model.last;
+                snapshot->preemptions = model.preemptions;
+        }
         for (unsigned i = 0; i < MODEL_REGIONS + model.plan->n_actors; i++) {
                 void *bytes;
                 size_t n;
@@ -244,6 +255,15 @@ static bool can_step(unsigned i) {
         return actor->status == READY;
 }
 
+/* Whether the one who took the last step would have to wait for this one's. */
+static bool preempts(unsigned i) {
+        return model.last < MODEL_ACTORS && model.last != i && can_step(model.last);
+}
+
+static bool may_step(unsigned i) {
+        return can_step(i) && (!model.plan->preemptions_max || model.preemptions < model.plan->preemptions_max || !preempts(i));
+}
+
 /* What past calls left below the stack would tell states apart that are the same. */
 static void clear_below(const struct actor *actor) {
         size_t n;
@@ -255,6 +275,8 @@ static void clear_below(const struct actor *actor) {
 static void step(unsigned i) {
         struct actor *actor = &model.actors[i];
 
+        model.preemptions += preempts(i);
+        model.last = i;
         model.me = i;
         if (actor->status == FRESH) {
                 /* As model_switch() leaves a stack: six registers, and where to return to. */
@@ -313,7 +335,7 @@ static void search(unsigned depth) {
                 if (moved)
                         copy_state(snapshot, true);
                 moved = false;
-                if (dies ? !has_stack(&model.actors[i]) || !model.plan->may_die || !model.plan->may_die(i) : !can_step(i))
+                if (dies ? !has_stack(&model.actors[i]) || !model.plan->may_die || !model.plan->may_die(i) : !may_step(i))
                         continue;
                 const char *what = dies ? "dies" : model.actors[i].status == FRESH ? "begins" : model.actors[i].next;
                 moved = true;
@@ -345,7 +367,8 @@ void model_run(const struct model_plan *plan, struct model_result *ret_result) {
         memset(model.actors, 0, sizeof(model.actors));
         model.plan = plan;
         model.result = ret_result;
-        model.me = MODEL_ACTORS;
+        model.me = model.last = MODEL_ACTORS;
+        model.preemptions = 0;
         model.failed = false;
         model.seen_mask = n - 1;
         model.seen = calloc(n, sizeof(*model.seen));

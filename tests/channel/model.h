@@ -31,6 +31,7 @@ struct model_plan {
         void (*died)(unsigned actor);             /* the world takes note */
         void (*end)(const bool *is_dead);         /* model_fail() when it is not as it must be */
         uint64_t states_max;
+        unsigned preemptions_max; /* how often an actor that could go on is made to wait; 0: without bound */
 };
 
 struct model_result {

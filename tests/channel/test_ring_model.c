@@ -38,7 +38,7 @@ static void *give_ring(size_t n);
 #include "client/ring_wait.c"
 
 #define SLOTS_MAX 3
-#define TICKETS_MAX 16
+#define TICKETS_MAX 8
 #define STATES_MAX 6000000
 
 /* Who takes part, one letter each, which is the actor's and the member's number:
@@ -53,6 +53,7 @@ struct scenario {
         const char *cast;
         unsigned items; /* of each producer */
         bool deaths;    /* one at most */
+        unsigned preemptions;
 };
 
 struct told {
@@ -252,11 +253,13 @@ static void close_all(unsigned me) {
         ring_page_close(page);
 }
 
-/* A member's life changes only in scenes of life and death. */
+/* A member's own life changes by its own hand, unless it is declared left; others' lives only in scenes of life and death. */
 static bool is_quiet(const volatile void *address) {
-        return !scenario->deaths && !strpbrk(scenario->cast, "DJSL") && (const volatile char *)address >= (char *)page->members &&
-               (const volatile char *)address < (char *)(page + 1) &&
-               ((const volatile char *)address - (char *)page->members) % sizeof(struct ring_member) == 0;
+        size_t at = (size_t)((const volatile char *)address - (char *)page->members);
+
+        if (at >= sizeof(page->members) || at % sizeof(struct ring_member) != 0 || strchr(scenario->cast, 'L'))
+                return false;
+        return address == &page->members[model_me()].word || (!scenario->deaths && !strpbrk(scenario->cast, "DJS"));
 }
 
 static bool is_asleep(unsigned actor) {
@@ -412,7 +415,8 @@ static struct model_result run(const struct scenario *which, const char *rule) {
                                    .may_die = may_die,
                                    .died = died,
                                    .end = end,
-                                   .states_max = STATES_MAX };
+                                   .states_max = STATES_MAX,
+                                   .preemptions_max = which->preemptions };
         struct model_result result;
 
         scenario = which;
@@ -424,41 +428,41 @@ static struct model_result run(const struct scenario *which, const char *rule) {
 }
 
 static const struct scenario scenes[] = {
-        { "queue 1:1", RING_QUEUE, RING_BLOCK, 1, "PC", 3, false },
-        { "queue 1:1, two slots", RING_QUEUE, RING_BLOCK, 2, "PC", 3, false },
-        { "queue 2:1", RING_QUEUE, RING_BLOCK, 2, "PPC", 1, false },
-        { "queue 1:2", RING_QUEUE, RING_BLOCK, 2, "PCC", 2, false },
-        { "queue, the first is cancelled", RING_QUEUE, RING_BLOCK, 1, "KC", 2, false },
-        { "queue, closed sometime", RING_QUEUE, RING_BLOCK, 2, "PCX", 2, false },
-        { "queue, one dies", RING_QUEUE, RING_BLOCK, 1, "PCW", 2, true },
-        { "queue, one of two producers dies", RING_QUEUE, RING_BLOCK, 1, "PPCM", 1, true },
-        { "queue, one of two consumers dies", RING_QUEUE, RING_BLOCK, 1, "PCCM", 2, true },
-        { "queue, two reap", RING_QUEUE, RING_BLOCK, 1, "PCWW", 1, true },
-        { "queue, a number is given again", RING_QUEUE, RING_BLOCK, 1, "PCWS", 2, true },
-        { "queue, one leaves", RING_QUEUE, RING_BLOCK, 1, "PDS", 2, false },
-        { "queue, drop-oldest 1:1", RING_QUEUE, RING_DROP_OLDEST, 1, "PC", 3, false },
-        { "queue, drop-oldest 2:1", RING_QUEUE, RING_DROP_OLDEST, 1, "PPC", 1, false },
-        { "queue, drop-oldest, one dies", RING_QUEUE, RING_DROP_OLDEST, 1, "PCW", 2, true },
-        { "broadcast 1:1", RING_BROADCAST, RING_BLOCK, 1, "PC", 3, false },
-        { "broadcast 1:2", RING_BROADCAST, RING_BLOCK, 1, "PCC", 2, false },
-        { "broadcast 2:1", RING_BROADCAST, RING_BLOCK, 1, "PPC", 1, false },
-        { "broadcast, one joins", RING_BROADCAST, RING_BLOCK, 1, "PJ", 3, false },
-        { "broadcast, one joins late", RING_BROADCAST, RING_BLOCK, 2, "PJ", 4, false },
-        { "broadcast, one joins one", RING_BROADCAST, RING_BLOCK, 1, "PCJ", 2, false },
-        { "broadcast, the first is cancelled", RING_BROADCAST, RING_BLOCK, 1, "KC", 2, false },
-        { "broadcast, closed sometime", RING_BROADCAST, RING_BLOCK, 1, "PCX", 2, false },
-        { "broadcast, one dies", RING_BROADCAST, RING_BLOCK, 1, "PCW", 2, true },
-        { "broadcast, one of two consumers dies", RING_BROADCAST, RING_BLOCK, 1, "PCCM", 2, true },
-        { "broadcast, one of two producers dies", RING_BROADCAST, RING_BLOCK, 1, "PPCM", 1, true },
-        { "broadcast, a number is given again", RING_BROADCAST, RING_BLOCK, 1, "PCWS", 2, true },
-        { "broadcast, one is declared left", RING_BROADCAST, RING_BLOCK, 1, "PCL", 2, false },
-        { "broadcast, drop-oldest 1:1", RING_BROADCAST, RING_DROP_OLDEST, 1, "PC", 3, false },
-        { "broadcast, drop-oldest 1:1, two slots", RING_BROADCAST, RING_DROP_OLDEST, 2, "PC", 4, false },
-        { "broadcast, drop-oldest 2:1", RING_BROADCAST, RING_DROP_OLDEST, 1, "PPC", 1, false },
-        { "broadcast, drop-oldest 1:2", RING_BROADCAST, RING_DROP_OLDEST, 1, "PCC", 2, false },
-        { "broadcast, drop-oldest, one joins", RING_BROADCAST, RING_DROP_OLDEST, 1, "PJ", 3, false },
-        { "broadcast, drop-oldest, one dies", RING_BROADCAST, RING_DROP_OLDEST, 1, "PCW", 2, true },
-        { "broadcast, drop-oldest, declared left", RING_BROADCAST, RING_DROP_OLDEST, 1, "PCL", 2, false },
+        { "queue 1:1", RING_QUEUE, RING_BLOCK, 1, "PC", 3, false, 0 },
+        { "queue 1:1, two slots", RING_QUEUE, RING_BLOCK, 2, "PC", 3, false, 0 },
+        { "queue 2:1", RING_QUEUE, RING_BLOCK, 2, "PPC", 1, false, 0 },
+        { "queue 1:2", RING_QUEUE, RING_BLOCK, 1, "PCC", 2, false, 0 },
+        { "queue, the first is cancelled", RING_QUEUE, RING_BLOCK, 1, "KC", 2, false, 0 },
+        { "queue, closed sometime", RING_QUEUE, RING_BLOCK, 2, "PCX", 2, false, 0 },
+        { "queue, one dies", RING_QUEUE, RING_BLOCK, 1, "PCW", 2, true, 0 },
+        { "queue, one of two producers dies", RING_QUEUE, RING_BLOCK, 1, "PPCM", 1, true, 2 },
+        { "queue, one of two consumers dies", RING_QUEUE, RING_BLOCK, 1, "PCCM", 2, true, 2 },
+        { "queue, two reap", RING_QUEUE, RING_BLOCK, 1, "PCWW", 1, true, 2 },
+        { "queue, a number is given again", RING_QUEUE, RING_BLOCK, 1, "PCWS", 2, true, 2 },
+        { "queue, one leaves", RING_QUEUE, RING_BLOCK, 1, "PDS", 2, false, 0 },
+        { "queue, drop-oldest 1:1", RING_QUEUE, RING_DROP_OLDEST, 1, "PC", 3, false, 0 },
+        { "queue, drop-oldest 2:1", RING_QUEUE, RING_DROP_OLDEST, 1, "PPC", 1, false, 0 },
+        { "queue, drop-oldest, one dies", RING_QUEUE, RING_DROP_OLDEST, 1, "PCW", 2, true, 0 },
+        { "broadcast 1:1", RING_BROADCAST, RING_BLOCK, 1, "PC", 3, false, 0 },
+        { "broadcast 1:2", RING_BROADCAST, RING_BLOCK, 1, "PCC", 2, false, 0 },
+        { "broadcast 2:1", RING_BROADCAST, RING_BLOCK, 1, "PPC", 1, false, 0 },
+        { "broadcast, one joins", RING_BROADCAST, RING_BLOCK, 1, "PJ", 3, false, 0 },
+        { "broadcast, one joins late", RING_BROADCAST, RING_BLOCK, 2, "PJ", 4, false, 0 },
+        { "broadcast, one joins one", RING_BROADCAST, RING_BLOCK, 1, "PCJ", 2, false, 0 },
+        { "broadcast, the first is cancelled", RING_BROADCAST, RING_BLOCK, 1, "KC", 2, false, 0 },
+        { "broadcast, closed sometime", RING_BROADCAST, RING_BLOCK, 1, "PCX", 2, false, 0 },
+        { "broadcast, one dies", RING_BROADCAST, RING_BLOCK, 1, "PCW", 2, true, 0 },
+        { "broadcast, one of two consumers dies", RING_BROADCAST, RING_BLOCK, 1, "PCCM", 2, true, 2 },
+        { "broadcast, one of two producers dies", RING_BROADCAST, RING_BLOCK, 1, "PPCM", 1, true, 2 },
+        { "broadcast, a number is given again", RING_BROADCAST, RING_BLOCK, 1, "PCWS", 2, true, 2 },
+        { "broadcast, one is declared left", RING_BROADCAST, RING_BLOCK, 1, "PCL", 2, false, 0 },
+        { "broadcast, drop-oldest 1:1", RING_BROADCAST, RING_DROP_OLDEST, 1, "PC", 3, false, 0 },
+        { "broadcast, drop-oldest 1:1, two slots", RING_BROADCAST, RING_DROP_OLDEST, 2, "PC", 4, false, 0 },
+        { "broadcast, drop-oldest 2:1", RING_BROADCAST, RING_DROP_OLDEST, 1, "PPC", 1, false, 0 },
+        { "broadcast, drop-oldest 1:2", RING_BROADCAST, RING_DROP_OLDEST, 1, "PCC", 2, false, 0 },
+        { "broadcast, drop-oldest, one joins", RING_BROADCAST, RING_DROP_OLDEST, 1, "PJ", 3, false, 0 },
+        { "broadcast, drop-oldest, one dies", RING_BROADCAST, RING_DROP_OLDEST, 1, "PCW", 2, true, 0 },
+        { "broadcast, drop-oldest, declared left", RING_BROADCAST, RING_DROP_OLDEST, 1, "PCL", 2, false, 0 },
 };
 #define N_SCENES ((int)(sizeof(scenes) / sizeof(*scenes)))
 
