@@ -15,16 +15,19 @@ static int pass_reader(struct ring *ring, unsigned member, uint64_t ticket, bool
 
         if (ring_cursor_state(cursor) == RING_NOWHERE || ring_cursor_ticket(cursor) > ticket)
                 return RING_OK;
-        /* After the cursor: one who reuses a dead member's number is admitted before it has a cursor. */
+        /* After the cursor: one who is given a dead member's number lives before it has a cursor of its own. */
         life = ring_member_life(ring_load(&place->word));
         if (life != RING_ALIVE && life != RING_LEFT)
                 return RING_OK;
-        if (life == RING_LEFT) {
-                /* After the life: one who begins to read from now on sees that it left, and stops. */
-                uint64_t again = ring_load(&place->cursor);
-                return again != cursor ? RING_AGAIN : ring_cursor_state(cursor) == RING_IDLE ? RING_OK : RING_UNREADY;
-        }
-        if (ring_cursor_state(cursor) != RING_IDLE || ring->geometry.policy == RING_BLOCK)
+        /* After the life, twice over: the cursor may have been that of the number's last holder; and one who begins to read
+         * from now on sees that it was declared left, and stops. */
+        if (RING_RULE(the_cursor_is_looked_at_again) && ring_load(&place->cursor) != cursor)
+                return RING_AGAIN;
+        if (ring_cursor_state(cursor) != RING_IDLE)
+                return RING_UNREADY;
+        if (life == RING_LEFT)
+                return RING_OK;
+        if (ring->geometry.policy == RING_BLOCK)
                 return RING_UNREADY;
         if (may_drop)
                 (void)ring_cas(&place->cursor, cursor, ring_cursor(ticket + 1, RING_IDLE));

@@ -23,6 +23,8 @@ struct actor {
         const char *next;                /* what its next step does */
 };
 
+struct snapshot;
+
 static struct {
         const struct model_plan *plan;
         struct model_result *result;
@@ -35,6 +37,10 @@ static struct {
                 unsigned actor;
                 const char *what;
         } path[DEPTH_MAX];
+        struct {
+                struct snapshot *snapshot;
+                size_t n;
+        } kept[DEPTH_MAX]; /* by depth, for the next state there */
         uint64_t *seen; /* open addressing; 0 is empty */
         uint64_t seen_mask;
 } model;
@@ -220,7 +226,7 @@ static void copy_state(struct snapshot *snapshot, bool put_back) {
         }
 }
 
-static struct snapshot *snapshot_take(void) {
+static struct snapshot *snapshot_take(unsigned depth) {
         size_t n = 0, part;
 
         for (unsigned i = 0; i < MODEL_REGIONS; i++)
@@ -230,11 +236,15 @@ static struct snapshot *snapshot_take(void) {
                         (void)stack_of(&model.actors[i], &part);
                         n += part;
                 }
-        struct snapshot *snapshot = malloc(sizeof(*snapshot) + n);
-        if (!snapshot)
-                abort();
-        copy_state(snapshot, false);
-        return snapshot;
+        if (n > model.kept[depth].n) {
+                free(model.kept[depth].snapshot);
+                model.kept[depth].n = n;
+                model.kept[depth].snapshot = malloc(sizeof(struct snapshot) + n);
+                if (!model.kept[depth].snapshot)
+                        abort();
+        }
+        copy_state(model.kept[depth].snapshot, false);
+        return model.kept[depth].snapshot;
 }
 
 /* ---- the search ------------------------------------------------------------------------------------------- */
@@ -324,11 +334,13 @@ static void search(unsigned depth) {
         if (!is_new(state_hash()))
                 return;
         if (++model.result->n_states > model.plan->states_max || depth >= DEPTH_MAX - 1) {
-                model_fail("more than %lu states, or %u steps in a row", (unsigned long)model.plan->states_max, depth);
+                if (depth >= DEPTH_MAX - 1)
+                        model_fail("no end after %u steps", depth);
+                model_fail("more than %lu states", (unsigned long)model.plan->states_max);
                 tell_trace(depth);
                 return;
         }
-        snapshot = snapshot_take();
+        snapshot = snapshot_take(depth);
         for (unsigned choice = 0; choice < 2 * model.plan->n_actors && !model.failed; choice++) {
                 unsigned i = choice % model.plan->n_actors;
                 bool dies = choice >= model.plan->n_actors;
@@ -355,7 +367,6 @@ static void search(unsigned depth) {
                 if (model.failed)
                         tell_trace(depth);
         }
-        free(snapshot);
 }
 
 void model_run(const struct model_plan *plan, struct model_result *ret_result) {
@@ -377,6 +388,11 @@ void model_run(const struct model_plan *plan, struct model_result *ret_result) {
         plan->reset();
         search(0);
         ret_result->failed = model.failed;
+        for (unsigned i = 0; i < DEPTH_MAX; i++) {
+                free(model.kept[i].snapshot);
+                model.kept[i].snapshot = NULL;
+                model.kept[i].n = 0;
+        }
         free(model.seen);
         model.seen = NULL;
 }

@@ -299,6 +299,10 @@ static void check_known(unsigned actor) {
         }
 }
 
+static struct ring_slot *slot_at(unsigned index) {
+        return (struct ring_slot *)(page_bytes + sizeof(struct ring_page) + index * 128);
+}
+
 static void end_queue(const bool *is_dead) {
         unsigned n_missing = 0, n_drops = 0, may_miss = 0, n_published = 0;
         bool consumers = false;
@@ -326,8 +330,7 @@ static void end_queue(const bool *is_dead) {
         if (n_missing > n_drops + may_miss)
                 model_fail("of %u items %u were not told, %u dropped, %u in dead hands", n_published, n_missing, n_drops, may_miss);
         for (unsigned i = 0; i < scenario->n_slots; i++) {
-                struct ring_slot *slot = (struct ring_slot *)((char *)(page + 1) + i * 128);
-                enum ring_state state = ring_word_state(slot->word);
+                enum ring_state state = ring_word_state(slot_at(i)->word);
                 bool buried = strchr(scenario->cast, 'W') || world.victim < 0;
                 if (state == RING_READY || state == RING_CLAIMED || (buried && state == RING_TAKEN))
                         model_fail("slot %u is left in state %d", i, state);
@@ -337,22 +340,25 @@ static void end_queue(const bool *is_dead) {
 static void end_broadcast(unsigned actor) {
         uint64_t end = 0, start = (uint64_t)world.start[actor], drops;
 
-        for (uint64_t t = 0; t < TICKETS_MAX; t++)
-                if (world.claimed[t] != 0)
-                        end = t + 1;
+        for (unsigned i = 0; i < scenario->n_slots; i++) {
+                uint64_t word = slot_at(i)->word;
+                if (ring_word_state(word) != RING_FREE && ring_word_ticket(word) >= end)
+                        end = ring_word_ticket(word) + 1;
+        }
         drops = actor < MODEL_ACTORS ? page->members[world.rings[actor].me].figures.drops : 0;
         for (uint64_t t = start; t < end; t++) {
                 if (was_told(actor, t) || world.published[t] == 0)
                         continue;
                 if (scenario->policy == RING_BLOCK)
                         model_fail("ticket %lu was not told to %u", (unsigned long)t, actor);
-                if (t + scenario->n_slots >= end)
+                /* A producer may have dropped the oldest so as to claim, and died before it did. */
+                if (t + scenario->n_slots >= end + (world.victim >= 0))
                         model_fail("ticket %lu is not the oldest and was dropped for %u", (unsigned long)t, actor);
         }
         if (scenario->policy == RING_BLOCK && drops > 0)
                 model_fail("%lu dropped in a ring that blocks", (unsigned long)drops);
         if (world.victim < 0 && world.n_told[actor] + (int64_t)drops != (int64_t)(end > start ? end - start : 0) &&
-            !strchr(scenario->cast, 'K'))
+            !strpbrk(scenario->cast, "KX"))
                 model_fail("%lu to %lu: %ld told, %lu dropped", (unsigned long)start, (unsigned long)end,
                            (long)world.n_told[actor], (unsigned long)drops);
 }
@@ -436,8 +442,8 @@ static const struct scenario scenes[] = {
         { "queue, closed sometime", RING_QUEUE, RING_BLOCK, 2, "PCX", 2, false, 0 },
         { "queue, one dies", RING_QUEUE, RING_BLOCK, 1, "PCW", 2, true, 0 },
         { "queue, one of two producers dies", RING_QUEUE, RING_BLOCK, 1, "PPCM", 1, true, 2 },
-        { "queue, one of two consumers dies", RING_QUEUE, RING_BLOCK, 1, "PCCM", 2, true, 2 },
-        { "queue, two reap", RING_QUEUE, RING_BLOCK, 1, "PCWW", 1, true, 2 },
+        { "queue, one of two consumers dies", RING_QUEUE, RING_BLOCK, 1, "PCCM", 2, true, 1 },
+        { "queue, two reap", RING_QUEUE, RING_BLOCK, 1, "PCWW", 1, true, 1 },
         { "queue, a number is given again", RING_QUEUE, RING_BLOCK, 1, "PCWS", 2, true, 2 },
         { "queue, one leaves", RING_QUEUE, RING_BLOCK, 1, "PDS", 2, false, 0 },
         { "queue, drop-oldest 1:1", RING_QUEUE, RING_DROP_OLDEST, 1, "PC", 3, false, 0 },
@@ -448,18 +454,18 @@ static const struct scenario scenes[] = {
         { "broadcast 2:1", RING_BROADCAST, RING_BLOCK, 1, "PPC", 1, false, 0 },
         { "broadcast, one joins", RING_BROADCAST, RING_BLOCK, 1, "PJ", 3, false, 0 },
         { "broadcast, one joins late", RING_BROADCAST, RING_BLOCK, 2, "PJ", 4, false, 0 },
-        { "broadcast, one joins one", RING_BROADCAST, RING_BLOCK, 1, "PCJ", 2, false, 0 },
+        { "broadcast, one joins one", RING_BROADCAST, RING_BLOCK, 1, "PCJ", 2, false, 3 },
         { "broadcast, the first is cancelled", RING_BROADCAST, RING_BLOCK, 1, "KC", 2, false, 0 },
         { "broadcast, closed sometime", RING_BROADCAST, RING_BLOCK, 1, "PCX", 2, false, 0 },
         { "broadcast, one dies", RING_BROADCAST, RING_BLOCK, 1, "PCW", 2, true, 0 },
-        { "broadcast, one of two consumers dies", RING_BROADCAST, RING_BLOCK, 1, "PCCM", 2, true, 2 },
+        { "broadcast, one of two consumers dies", RING_BROADCAST, RING_BLOCK, 1, "PCCM", 2, true, 1 },
         { "broadcast, one of two producers dies", RING_BROADCAST, RING_BLOCK, 1, "PPCM", 1, true, 2 },
         { "broadcast, a number is given again", RING_BROADCAST, RING_BLOCK, 1, "PCWS", 2, true, 2 },
         { "broadcast, one is declared left", RING_BROADCAST, RING_BLOCK, 1, "PCL", 2, false, 0 },
         { "broadcast, drop-oldest 1:1", RING_BROADCAST, RING_DROP_OLDEST, 1, "PC", 3, false, 0 },
         { "broadcast, drop-oldest 1:1, two slots", RING_BROADCAST, RING_DROP_OLDEST, 2, "PC", 4, false, 0 },
         { "broadcast, drop-oldest 2:1", RING_BROADCAST, RING_DROP_OLDEST, 1, "PPC", 1, false, 0 },
-        { "broadcast, drop-oldest 1:2", RING_BROADCAST, RING_DROP_OLDEST, 1, "PCC", 2, false, 0 },
+        { "broadcast, drop-oldest 1:2", RING_BROADCAST, RING_DROP_OLDEST, 1, "PCC", 2, false, 3 },
         { "broadcast, drop-oldest, one joins", RING_BROADCAST, RING_DROP_OLDEST, 1, "PJ", 3, false, 0 },
         { "broadcast, drop-oldest, one dies", RING_BROADCAST, RING_DROP_OLDEST, 1, "PCW", 2, true, 0 },
         { "broadcast, drop-oldest, declared left", RING_BROADCAST, RING_DROP_OLDEST, 1, "PCL", 2, false, 0 },
@@ -487,6 +493,7 @@ static const struct {
         { "changer_wakes", "queue 1:1" },
         { "claimer_looks_whether_closed", "queue, closed sometime" },
         { "only_the_dead_are_buried", "queue 2:1" },
+        { "the_cursor_is_looked_at_again", "broadcast, a number is given again" },
         { "reader_looks_whether_it_left", "broadcast, one is declared left" },
 };
 
@@ -497,7 +504,7 @@ START_TEST(without_a_rule_something_breaks) {
                 struct model_result result = run(&scenes[i], needs[_i].rule);
                 printf("without %-30s %s\n", needs[_i].rule, result.why);
                 ck_assert_msg(result.failed, "nothing breaks without %s", needs[_i].rule);
-                ck_assert_msg(!strstr(result.why, "states"), "%s", result.why);
+                ck_assert_msg(!strstr(result.why, "more than"), "%s", result.why);
                 return;
         }
         ck_abort_msg("no scene %s", needs[_i].scene);
