@@ -203,18 +203,30 @@ static struct ring_slot *slot(unsigned index) {
         return (struct ring_slot *)((char *)(stage.page + 1) + index * ring_stride(&stage.geometry));
 }
 
-/* Two slots, the first of them published: what is wrong, and who meets it. */
+/* Two slots, the first of them published: what is wrong, for whoever comes to take it. */
 static void scribble(int how) {
+        struct ring_page *page = stage.page;
+
         switch (how) {
-        case 0: slot(0)->word &= ~UINT64_C(7); break;
-        case 1: slot(0)->word |= 7; break;
-        case 2: slot(0)->word = ring_word(1, 0, RING_READY); break;
-        case 3: slot(0)->word = ring_word(0, 50, RING_CLAIMED); break;
+        case 0: slot(0)->word &= ~UINT64_C(7); break;                /* no state */
+        case 1: slot(0)->word |= 7; break;                           /* none that there is */
+        case 2: slot(0)->word = ring_word(1, 0, RING_READY); break;  /* a ticket of the other slot */
+        case 3: slot(0)->word = ring_word(0, 50, RING_CLAIMED); break; /* a member that never was */
         case 4: slot(0)->size = 4097; break;
         case 5: slot(0)->n_meta = 65; break;
-        case 6: stage.page->head = stage.page->members[1].cursor = UINT64_MAX & ~UINT64_C(2); break;
-        case 7: stage.page->head = 2; stage.page->members[1].cursor = ring_cursor(2, RING_IDLE); slot(0)->word = ring_word(0, 0, RING_FREE); break;
-        case 8: slot(0)->word = ring_word(2, 0, RING_FREE); stage.page->members[1].cursor = ring_cursor(0, RING_NOWHERE); stage.page->head = 1; slot(1)->word = ring_word(7, 0, (enum ring_state)7); break;
+        case 6: /* no ticket */
+                page->head = page->members[1].cursor = UINT64_MAX & ~UINT64_C(2);
+                break;
+        case 7: /* a lap ahead of what was ever claimed */
+                page->head = 2;
+                page->members[1].cursor = ring_cursor(2, RING_IDLE);
+                slot(0)->word = ring_word(0, 0, RING_FREE);
+                break;
+        case 8: /* nowhere, and at a slot of nonsense */
+                page->head = 1;
+                page->members[1].cursor = ring_cursor(0, RING_NOWHERE);
+                slot(1)->word = ring_word(7, 0, (enum ring_state)7);
+                break;
         default: ck_abort();
         }
 }

@@ -407,6 +407,13 @@ static void reset(void) {
         }
 }
 
+/* A sanitizer has its own idea of stacks. */
+static bool is_watched(const char *test) {
+        if (getenv("GPUIPC_SANITIZER"))
+                printf("SKIP %s: stacks are copied about, which a sanitizer does not bear\n", test);
+        return getenv("GPUIPC_SANITIZER") != NULL;
+}
+
 static struct model_result run(const struct scenario *which, const char *rule) {
         static void (*const parts[128])(unsigned) = { ['P'] = produce, ['K'] = produce, ['C'] = consume,      ['D'] = consume,
                                                       ['J'] = join,    ['S'] = succeed, ['W'] = watch,        ['M'] = watch,
@@ -437,7 +444,7 @@ static const struct scenario scenes[] = {
         { "queue 1:1", RING_QUEUE, RING_BLOCK, 1, "PC", 3, false, 0 },
         { "queue 1:1, two slots", RING_QUEUE, RING_BLOCK, 2, "PC", 3, false, 0 },
         { "queue 2:1", RING_QUEUE, RING_BLOCK, 2, "PPC", 1, false, 0 },
-        { "queue 1:2", RING_QUEUE, RING_BLOCK, 1, "PCC", 2, false, 0 },
+        { "queue 1:2", RING_QUEUE, RING_BLOCK, 1, "PCC", 2, false, 3 },
         { "queue, the first is cancelled", RING_QUEUE, RING_BLOCK, 1, "KC", 2, false, 0 },
         { "queue, closed sometime", RING_QUEUE, RING_BLOCK, 2, "PCX", 2, false, 0 },
         { "queue, one dies", RING_QUEUE, RING_BLOCK, 1, "PCW", 2, true, 0 },
@@ -473,7 +480,11 @@ static const struct scenario scenes[] = {
 #define N_SCENES ((int)(sizeof(scenes) / sizeof(*scenes)))
 
 START_TEST(every_interleaving_keeps_the_rules) {
-        struct model_result result = run(&scenes[_i], NULL);
+        struct model_result result;
+
+        if (is_watched("every_interleaving_keeps_the_rules"))
+                return;
+        result = run(&scenes[_i], NULL);
 
         printf("%-40s %8lu states %9lu steps %6lu ends\n", scenes[_i].name, (unsigned long)result.n_states,
                (unsigned long)result.n_steps, (unsigned long)result.n_ends);
@@ -498,6 +509,8 @@ static const struct {
 };
 
 START_TEST(without_a_rule_something_breaks) {
+        if (is_watched("without_a_rule_something_breaks"))
+                return;
         for (int i = 0; i < N_SCENES; i++) {
                 if (strcmp(scenes[i].name, needs[_i].scene) != 0)
                         continue;
@@ -518,12 +531,8 @@ int main(void) {
         int failed;
 
         tcase_set_timeout(tests, 120);
-        if (getenv("GPUIPC_SANITIZER"))
-                printf("SKIP every_interleaving: a sanitizer has its own idea of stacks\n");
-        else
-                tcase_add_loop_test(tests, every_interleaving_keeps_the_rules, 0, N_SCENES);
-        if (!getenv("GPUIPC_SANITIZER"))
-                tcase_add_loop_test(tests, without_a_rule_something_breaks, 0, (int)(sizeof(needs) / sizeof(*needs)));
+        tcase_add_loop_test(tests, every_interleaving_keeps_the_rules, 0, N_SCENES);
+        tcase_add_loop_test(tests, without_a_rule_something_breaks, 0, (int)(sizeof(needs) / sizeof(*needs)));
         suite_add_tcase(suite, tests);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);

@@ -140,7 +140,7 @@ static void *work(void *data) {
 static uint64_t scaled(uint64_t n) {
         const char *slower = getenv("GPUIPC_TEST_SLOWER"), *sanitizer = getenv("GPUIPC_SANITIZER");
         n /= slower ? (uint64_t)atoi(slower) : 1;
-        return sanitizer && strcmp(sanitizer, "thread") == 0 ? n / 8 : n;
+        return sanitizer && strcmp(sanitizer, "thread") == 0 ? n / 2 : n;
 }
 
 static void check_run(struct run *run) {
