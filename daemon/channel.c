@@ -47,7 +47,6 @@ static void member_die(struct member *member) {
 
 void member_admit(struct member *member, struct holder *holder) {
         member->phase = MEMBER_ATTACHED;
-        member->generation++;
         member->holder = holder_ref(holder);
         list_append(&holder->members, &member->by_holder);
         ring_page_admit(member->channel->page, member->number, member->generation, member->role);
@@ -55,6 +54,7 @@ void member_admit(struct member *member, struct holder *holder) {
 
 void member_cancel(struct member *member) {
         member->phase = MEMBER_VACANT;
+        member->generation--;
 }
 
 /* That a process has ended is known where its end can be seen, and nowhere else. */
@@ -123,6 +123,7 @@ struct member *channel_reserve(struct channel *channel, enum access access) {
         if (member->holder)
                 member_let_go(member);
         member->phase = MEMBER_RESERVED;
+        member->generation++;
         member->role = access == ACCESS_RW ? RING_PRODUCER : RING_CONSUMER;
         return member;
 }

@@ -26,7 +26,7 @@ struct member {
         struct channel *channel;
         enum member_phase phase;
         unsigned number;
-        uint32_t generation;    /* of its last holder; 0: it had none */
+        uint32_t generation;    /* of its last holder, or of the lease that is reserved; 0: it had none */
         enum ring_role role;
         struct holder *holder;  /* a reference, while its end is waited for */
 };

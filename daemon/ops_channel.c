@@ -182,6 +182,7 @@ int op_channel_create_begin(struct request *request) {
                 r = create_measure(request, &spec, &channel);
         if (r != 0)
                 return r;
+        spec.stored = workplace_of(spec.device)->store;
         spec.ro_enforced = workplace_of(spec.device)->info.ro_enforced;
         request->access = spec.access;
         request->short_of_host = false;
