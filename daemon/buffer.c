@@ -34,6 +34,7 @@ int64_t buffer_n_parcels(const struct buffer *buffer) {
 static void buffer_unstore(struct registry *registry, struct buffer *buffer) {
         registry->n_stored -= buffer->stored ? buffer_n_parcels(buffer) : 0;
         buffer->stored = false;
+        charge_set_stored(&buffer->charge, 0);
 }
 
 void buffer_forget(struct registry *registry, struct buffer *buffer) {

@@ -69,11 +69,15 @@ int registry_restore_process(struct registry *registry, uint32_t slot, const str
         r = map_find(&registry->stored, &stored->key, sizeof(stored->key)) ? -EBADMSG
                                                                             : map_put(&registry->stored, &stored->key,
                                                                                       sizeof(stored->key), stored);
+        if (r == 0) {
+                r = stored_count(stored, holder);
+                if (r < 0)
+                        map_take(&registry->stored, &stored->key, sizeof(stored->key));
+        }
         if (r < 0) {
                 free(stored);
                 return r;
         }
-        registry->n_stored += stored->parcel > 0;
         *ret = stored;
         return 0;
 }
@@ -288,6 +292,7 @@ int registry_restore_buffer(struct registry *registry, uint32_t slot, const stru
         if (buffer->channel)
                 charge_restore(&buffer->channel->charge, buffer->owner_account, registry_find_device(registry, "host"),
                                buffer->channel->control_bytes);
+        charge_set_stored(&buffer->charge, buffer->stored ? buffer_n_parcels(buffer) : 0);
         buffer->backing = backing_take;
         if (buffer->phase == PHASE_DRAINING) {
                 charge_set_draining(&buffer->charge, true);

@@ -201,7 +201,7 @@ void office_stock(struct office *office) {
         pthread_cond_init(&office->shelf.gate.changed, NULL);
         office->shelf.gate.open = true;
         the_shelf = &office->shelf;
-        office->house.registry.limits.stored_descriptors = 32;
+        office->house.registry.limits.stored_descriptors = office->house.registry.limits.stored_per_uid = 32;
         ck_assert_int_eq(state_new(&state_layout, 1, &office->state), 0);
         ck_assert_int_eq(store_new(&office->loop, shelf_send, NULL, NULL, &office->store), 0);
         registry_restore_numbers(&office->house.registry, office->state);
