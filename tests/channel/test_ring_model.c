@@ -44,7 +44,8 @@ static void *give_ring(size_t n);
 /* Who takes part, one letter each, which is the actor's and the member's number:
  * P produces; K too, but cancels its first item; C consumes what comes, there from the start; D likewise, but one item only,
  * then leaves; J joins sometime; S sometime takes over the number of a consumer that left or was reaped; W sees a death, marks
- * it, reaps twice; U too, but finds the dead one's fence unfinished; M only marks it; L declares the first consumer left; X closes the channel. */
+ * it, reaps twice; U too, but finds the dead one's fence unfinished; M only marks it; L declares the first consumer left; X
+ * closes the channel. */
 struct scenario {
         const char *name;
         enum ring_mode mode;
