@@ -440,7 +440,7 @@ static void *produce_shared(void *data) {
         while ((number = atomic_fetch_add(&next_number, 1)) < N_SHARED)
                 if (ring_begin_produce(producer, deadline_in(WAIT_MS) * 1000, &mine) != RING_OK ||
                     ring_publish(producer, &mine, 1, &number, sizeof(number), 0) != RING_OK)
-                        return "producing";
+                        return (void *)(uintptr_t) "producing";
         if (atomic_fetch_sub(&threads_left, 1) == 1)
                 ring_close(producer);
         return NULL;
@@ -455,9 +455,9 @@ static void *consume_shared(void *data) {
         while ((r = ring_take(consumer, deadline_in(WAIT_MS) * 1000, &mine)) == RING_OK) {
                 memcpy(&number, mine.meta, sizeof(number));
                 if (atomic_fetch_add(&seen[number], 1) != 0 || ring_release(consumer, &mine, 0) != RING_OK)
-                        return "consuming";
+                        return (void *)(uintptr_t) "consuming";
         }
-        return r == RING_CLOSED ? NULL : "waiting";
+        return r == RING_CLOSED ? NULL : (void *)(uintptr_t) "waiting";
 }
 
 START_TEST(threads_may_share_a_ring) {
