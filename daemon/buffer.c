@@ -27,7 +27,7 @@ int64_t buffer_bytes(const struct buffer *buffer) {
 }
 
 int64_t buffer_n_parcels(const struct buffer *buffer) {
-        return 1 + (buffer->channel ? channel_n_descriptors(buffer->channel) : 0);
+        return 1 + (buffer->channel ? channel_n_parcels(buffer->channel->fences_bytes) : 0);
 }
 
 /* Uncounted before it is out of the store: what is sent after that finds the room it leaves. */

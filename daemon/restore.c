@@ -258,7 +258,8 @@ static struct buffer *buffer_read(struct registry *registry, uint32_t slot, cons
         buffer->parcel = fixed->parcel;
         buffer->charge.device = device;
         buffer->channel = fixed->mode_of_channel != 0 ? channel_read(registry, fixed, page) : NULL;
-        if ((fixed->mode_of_channel != 0 && !buffer->channel) || !buffer->id || !buffer->owner_account || (named && !buffer->name) || (texts[BUFFER_META] && !buffer->meta) ||
+        if ((fixed->mode_of_channel != 0 && !buffer->channel) || !buffer->id || !buffer->owner_account || (named && !buffer->name) ||
+            (texts[BUFFER_META] && !buffer->meta) ||
             (texts[BUFFER_CONTAINER] && !buffer->owner.container)) {
                 buffer_free(registry, buffer);
                 return NULL;
@@ -282,7 +283,7 @@ int registry_restore_buffer(struct registry *registry, uint32_t slot, const stru
                 return -ENOMEM;
         buffer->phase = dying || !backing_take ? PHASE_DRAINING : PHASE_LIVE;
         buffer->stored = backing_take && !dying;
-        buffer->n_descriptors = backing_take ? 1 + (page ? channel_n_descriptors(buffer->channel) : 0) : 0;
+        buffer->n_descriptors = backing_take ? 1 + (page ? channel_n_descriptors(buffer->channel->fences_bytes) : 0) : 0;
         r = buffer_link(registry, buffer);
         if (r < 0) {
                 buffer_free(registry, buffer);

@@ -304,6 +304,7 @@ static const struct field channel_reply_fields[] = {
 };
 static const struct field participants_fields[] = {
         FIELD(participants_reply, participants, FIELD_STRUCT_ARRAY, .of = &schema_participant),
+        FIELD(participants_reply, control, FIELD_STRUCT, OPTIONAL, .of = &schema_handle),
 };
 static const struct field leases_fields[] = {
         FIELD(list_reply, leases, FIELD_STRUCT_ARRAY, .of = &schema_lease),

@@ -260,6 +260,7 @@ struct channel_reply { /* ChannelCreate and ChannelAttach */
 
 struct participants_reply {
         struct struct_array participants; /* struct participant_info */
+        const struct handle_info *control; /* optional */
 };
 
 struct list_reply {

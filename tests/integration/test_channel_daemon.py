@@ -107,8 +107,10 @@ class ChannelTest(DaemonTest):
 
     def participants(self, channel, client=None):
         client = client or self.peer()
-        found = client.call("ChannelParticipants", {"channel": channel.channel["id"]})["participants"]
-        self.assertEqual(len(client.fds), sum("fd" in each for each in found))
+        reply = client.call("ChannelParticipants", {"channel": channel.channel["id"]})
+        found = reply["participants"]
+        self.assertEqual(reply["control"]["fd"], 0)
+        self.assertEqual(len(client.fds), 1 + sum("fd" in each for each in found))
         client.drop_fds()
         return {each["number"]: (each["generation"], each["role"], each["pid"], each["state"]) for each in found}
 
@@ -187,7 +189,7 @@ class Making(ChannelTest):
         made = self.create()
         self.attach(made, "producer")
         now = len(open_fds(self.daemon.pid)) - self.daemon.idle_fds
-        self.assertEqual(now, 4 + (2 if backend.HOST else 3))
+        self.assertEqual(now, 4 + (3 if backend.HOST else 4))
 
     def test_no_host_memory_for_the_control_page(self):
         if backend.HOST:
@@ -293,6 +295,17 @@ class TakingPart(ChannelTest):
             self.assertEqual(select.select(fds, [], [], 0)[0], fds[1:i])
             holder.kill()
             self.assertTrue(select.select([fds[i]], [], [], 10)[0])
+
+    def test_looking(self):
+        """Who only looks reads the page, and cannot write there."""
+        made = self.create(mode="0644")
+        client = self.peer()
+        reply = client.call("ChannelParticipants", {"channel": made.channel["id"]})
+        fd = client.fds[reply["control"]["fd"]]
+        with self.assertRaises(PermissionError):
+            mmap.mmap(fd, made.page.size)
+        with mmap.mmap(fd, made.page.size, prot=mmap.PROT_READ) as page:
+            self.assertEqual(page[:], made.page.map[:])
 
     def test_left_and_reused(self):
         """A number is given again, with the next generation, when it was given back, and not before."""

@@ -82,9 +82,13 @@ static void furnish_for(struct office *office, struct caller *owner, int work) {
         n_there = 2;
 }
 
+static bool has_moment(int work, enum moment moment) {
+        return is_work(work) ? moment != BETWEEN_STEPS || works[work].two_steps : moment >= AFTER_FINISH;
+}
+
 /* Runs the call to the moment; false when it has no such moment. */
 static bool run_to(struct office *office, struct caller *caller, struct caller *other, int work, enum moment moment) {
-        if ((moment == BETWEEN_STEPS && !works[work].two_steps) || (moment < AFTER_FINISH && !is_work(work)))
+        if (!has_moment(work, moment))
                 return false;
         if (moment == BEHIND_ANOTHER) {
                 caller_call(other, CALL("Allocate", "\"size\":1"));
@@ -140,7 +144,7 @@ START_TEST(death_at_each_moment_of_work) {
         gate_open(&office.gate);
         office_settle(&office);
         if (death == EXITS && caller.client) /* its connection was kept by someone, who gets the answer */
-                ck_assert_int_eq(caller.n_replies, (moment == BETWEEN_STEPS && !works[work].two_steps) || (moment < AFTER_FINISH && !is_work(work)) ? 0 : 1);
+                ck_assert_int_eq(caller.n_replies, has_moment(work, moment) ? 1 : 0);
         ck_assert_msg(owner.client || death == OTHERS_LEAVE_TOO, "%s", works[work].name);
         caller_deinit(&caller);
         caller_deinit(&other);

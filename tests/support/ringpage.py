@@ -3,11 +3,15 @@
 
 import mmap
 import os
+import re
 import struct
 
 MEMBERS, HEAD_BYTES = 64, 384 + 64 * 128
+HEADER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../proto/ring_page.h")
 CLOSED, ITEMS, ROOM, MEMBER = 192, 256, 320, 384
-VACANT, ALIVE, LEFT, DEAD, REAPED = range(5)
+with open(HEADER, encoding="utf-8") as header:
+    LIVES = re.search(r"enum ring_life \{([^}]*)\}", header.read()).group(1).replace(" = 0", "").replace(" ", "").split(",")
+VACANT, ALIVE, LEFT, DEAD, REAPED = (LIVES.index(f"RING_{name}") for name in ("VACANT", "ALIVE", "LEFT", "DEAD", "REAPED"))
 PRODUCER, CONSUMER = 1, 2
 
 
