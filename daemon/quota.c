@@ -115,11 +115,11 @@ void charge_set_draining(struct charge *charge, bool draining) {
         charge->device->draining_bytes += draining ? charge->bytes : -charge->bytes;
 }
 
-void charge_set_stored(struct charge *charge, bool stored) {
-        if (!charge->account || charge->stored == stored)
+void charge_set_stored(struct charge *charge, int64_t stored) {
+        if (!charge->account)
                 return;
+        charge->account->stored += stored - charge->stored;
         charge->stored = stored;
-        charge->account->stored += stored ? 1 : -1;
 }
 
 void charge_move(struct charge *charge, struct accounts *accounts, struct account *account) {
@@ -141,7 +141,7 @@ void charge_drop(struct charge *charge, struct accounts *accounts) {
         if (!account)
                 return;
         charge_set_draining(charge, false);
-        charge_set_stored(charge, false);
+        charge_set_stored(charge, 0);
         if (charge->reserved) {
                 account->reserved_bytes -= charge->bytes;
                 charge->device->reserved_bytes -= charge->bytes;

@@ -55,7 +55,7 @@ struct charge {
         int64_t bytes;
         bool reserved;           /* promised, not yet committed */
         bool draining;           /* counted in device->draining_bytes */
-        bool stored;             /* counted in account->stored */
+        int64_t stored;          /* descriptors, counted in account->stored */
 };
 
 void accounts_deinit(struct accounts *accounts);
@@ -81,8 +81,8 @@ void charge_commit(struct charge *charge);
 void charge_restore(struct charge *charge, struct account *account, struct device *device, int64_t bytes);
 void charge_set_draining(struct charge *charge, bool draining);
 
-/* The descriptor's place in the store. */
-void charge_set_stored(struct charge *charge, bool stored);
+/* How many places in the store it has. */
+void charge_set_stored(struct charge *charge, int64_t stored);
 
 /* Moves a committed charge to another uid, over its limit if need be. Cannot fail; a reserved or empty charge stays. */
 void charge_move(struct charge *charge, struct accounts *accounts, struct account *account);

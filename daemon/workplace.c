@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "annex.h"
 #include "clock.h"
 #include "log.h"
 #include "proto/cleanup.h"
@@ -126,7 +127,7 @@ void workplace_forgo_close(struct workplace *place) {
 static int closer_work(struct job *job) {
         struct closer *closer = container_of(job, struct closer, job);
 
-        closer->place->backend->close(take_ptr(closer->backing));
+        backing_close(closer->place->backend, take_ptr(closer->backing));
         return 0;
 }
 
@@ -174,6 +175,10 @@ void workplace_close(struct workplace *place, struct buffer *buffer, struct back
         }
         closer->errand = (struct errand){.what = ERRAND_REMOVE, .n = 1, .parcels = {buffer->parcel},
                                          .done = closer_removed, .passed = closer_passed};
+        if (buffer->channel && buffer->channel->fences_slot != SLOT_NONE)
+                closer->errand.parcels[closer->errand.n++] = buffer->channel->fences_parcel;
+        if (buffer->channel && buffer->channel->control_slot != SLOT_NONE)
+                closer->errand.parcels[closer->errand.n++] = buffer->channel->control_parcel;
         store_send(place->store, &closer->errand);
 }
 

@@ -70,6 +70,10 @@ enum device_kind { DEVICE_CUDA, DEVICE_HOST };
 enum zeroed { ZEROED_DRIVER, ZEROED_WIPED, ZEROED_UNKNOWN };
 enum buffer_state { BUFFER_LIVE, BUFFER_KEPT, BUFFER_DRAINING };
 enum access { ACCESS_RW, ACCESS_RO };
+enum channel_kind { CHANNEL_QUEUE, CHANNEL_BROADCAST };
+enum channel_policy { CHANNEL_BLOCK, CHANNEL_DROP_OLDEST };
+enum participant_role { PARTICIPANT_PRODUCER, PARTICIPANT_CONSUMER };
+enum participant_state { PARTICIPANT_ATTACHED, PARTICIPANT_LEFT };
 enum lease_state { LEASE_ACTIVE, LEASE_DETACHED, LEASE_DRAINING };
 
 struct device_info {
@@ -100,6 +104,25 @@ struct buffer_info {
         int state; /* enum buffer_state */
         int64_t created_usec, leases, charged_uid;
         const char *meta; /* optional: JSON text */
+        const struct channel_info *channel; /* optional */
+};
+
+struct channel_info {
+        const char *id, *name;
+        int kind, policy; /* enum channel_kind, enum channel_policy */
+        int64_t slots, slot_bytes, meta_bytes, size, allocated, control_bytes;
+        const char *device, *handle;
+        int64_t owner_uid, owner_gid;
+        const char *mode;
+        int64_t participants, created_usec;
+};
+
+struct participant_info {
+        int64_t number, generation;
+        int role; /* enum participant_role */
+        int64_t fd; /* optional: index of a pidfd */
+        int64_t pid, uid;
+        int state; /* enum participant_state */
 };
 
 struct lease_info {
@@ -143,6 +166,27 @@ struct open_params {
         const char *access;
         int64_t wait_ms;
         const char *label;
+};
+
+struct channel_create_params {
+        int64_t slots, slot_bytes;
+        const char *role, *kind, *policy;
+        int64_t meta_bytes;
+        const char *device, *name, *mode;
+        int64_t keep_ms, wait_ms;
+        const char *label;
+};
+
+struct channel_attach_params {
+        const char *channel, *name;
+        int64_t owner;
+        const char *role;
+        int64_t wait_ms;
+        const char *label;
+};
+
+struct channel_params {
+        const char *channel;
 };
 
 struct release_params {
@@ -204,6 +248,21 @@ struct grant_reply { /* Allocate and Open */
         struct handle_info handle;
 };
 
+struct channel_reply { /* ChannelCreate and ChannelAttach */
+        struct channel_info channel;
+        const char *lease;
+        int64_t number, generation;
+        struct handle_info data;
+        const struct handle_info *fences; /* optional */
+        struct handle_info control;
+        struct struct_array participants; /* struct participant_info */
+};
+
+struct participants_reply {
+        struct struct_array participants; /* struct participant_info */
+        const struct handle_info *control; /* optional */
+};
+
 struct list_reply {
         struct struct_array leases; /* struct lease_info */
 };
@@ -221,7 +280,8 @@ struct resume_reply {
         struct struct_array leases; /* struct lease_info */
 };
 
-extern const struct schema schema_device, schema_handle, schema_buffer, schema_lease, schema_event;
+extern const struct schema schema_device, schema_handle, schema_buffer, schema_lease, schema_event, schema_channel,
+        schema_participant;
 
 /* One row a method: its full name, parameters and reply. */
 enum method {
@@ -230,6 +290,9 @@ enum method {
         METHOD_GET_STATUS,
         METHOD_ALLOCATE,
         METHOD_OPEN,
+        METHOD_CHANNEL_CREATE,
+        METHOD_CHANNEL_ATTACH,
+        METHOD_CHANNEL_PARTICIPANTS,
         METHOD_RELEASE,
         METHOD_SEAL,
         METHOD_FREE,
@@ -261,6 +324,9 @@ union method_params {
         struct interface_params interface;
         struct allocate_params allocate;
         struct open_params open;
+        struct channel_create_params channel_create;
+        struct channel_attach_params channel_attach;
+        struct channel_params channel;
         struct release_params release;
         struct seal_params seal;
         struct free_params free;
@@ -275,6 +341,8 @@ union method_reply {
         struct description_reply description;
         struct status_reply status;
         struct grant_reply grant;
+        struct channel_reply channel;
+        struct participants_reply participants;
         struct list_reply list;
         struct list_buffers_reply list_buffers;
         struct watch_reply watch;

@@ -179,6 +179,8 @@ void office_init(struct office *office, int64_t capacity_bytes) {
         list_init(&office->house.woken);
         list_init(&office->hall.sessions);
         list_init(&office->hall.ready);
+        office->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        ck_assert_int_ge(office->null_fd, 0);
         office->house.loop = &office->loop;
         office->house.kick = office_kick;
         office->house.backend_name = "host";
@@ -205,8 +207,6 @@ void office_stock(struct office *office) {
         registry_restore_numbers(&office->house.registry, office->state);
         registry_restored(&office->house.registry, 0, 0);
         office->house.store = office->place.store = office->store;
-        office->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        ck_assert_int_ge(office->null_fd, 0);
 }
 
 static void office_unstock(struct office *office) {
@@ -216,7 +216,6 @@ static void office_unstock(struct office *office) {
         ck_assert_int_eq(office->house.registry.n_stored, 1);
         ck_assert(list_empty(&office->house.registry.leaving));
         store_stop(office->store);
-        close(office->null_fd);
 }
 
 bool office_turn(struct office *office) {
@@ -268,6 +267,7 @@ void office_deinit(struct office *office) {
         assert_nothing_left(office);
         office_unstock(office);
         registry_deinit(&office->house.registry);
+        close(office->null_fd);
         workplace_deinit(&office->place);
         store_free(office->store);
         uv_run(&office->loop, UV_RUN_NOWAIT);
@@ -295,14 +295,16 @@ static void person_destroy(struct holder *holder) {
         free(person);
 }
 
-static bool sink_send(void *session, const struct bytes *message, int fd, bool fresh, struct buffer *pinned) {
+static bool sink_send(void *session, const struct bytes *message, const struct lending *lending) {
+        struct buffer *pinned = lending ? lending->pinned : NULL;
         struct caller *caller = session;
 
         if (caller->n_refused > 0) {
                 caller->n_refused--;
                 return false;
         }
-        ck_assert(!pinned == (fd < 0));
+        caller->n_fds = lending ? lending->n_fds : 0;
+        ck_assert(!pinned == (caller->n_fds == 0) || lending->n_holders == caller->n_fds);
         free(caller->reply);
         caller->reply = malloc(message->n + 1);
         ck_assert_ptr_nonnull(caller->reply);
@@ -313,8 +315,8 @@ static bool sink_send(void *session, const struct bytes *message, int fd, bool f
                 ck_assert_uint_lt(caller->n_lent, ELEMENTSOF(caller->lent));
                 caller->lent[caller->n_lent++] = pinned;
         }
-        if (fresh)
-                close(fd);
+        if (lending && lending->fresh)
+                close(lending->fds[0]);
         return true;
 }
 
@@ -337,8 +339,9 @@ void caller_init(struct caller *caller, struct office *office, uid_t uid) {
         *caller = (struct caller){.office = office, .holder = &person->holder};
         person->office = office;
         person->holder = (struct holder){.pid = (pid_t)uid, .uid = uid, .gid = uid, .refs = 1, .destroy = person_destroy,
-                                         .pidfd = office->state ? office->null_fd : -1};
+                                         .pidfd = office->null_fd};
         list_init(&person->holder.leases);
+        list_init(&person->holder.members);
         office->n_people++;
         ck_assert_int_eq(registry_client_new(&office->house.registry, &peer, 0, &caller->client, &failure), 0);
         caller->client->session = caller;
