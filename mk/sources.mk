@@ -30,7 +30,7 @@ PROGRAMS := $(if $(wildcard daemon/main.c),$(DAEMON)) $(if $(CTL_OBJECTS),$(CTL)
 EXAMPLES := $(patsubst client/examples/%.c,$(B)/examples/%,$(call buildable,client/examples/*.c))
 
 # Tests. A file test_*.c or bench_*.c is a program; any other .c beside it is linked into all of that room.
-TEST_ROOMS := unit pair integration fault
+TEST_ROOMS := unit pair channel integration fault
 TEST_SOURCES := $(foreach room,$(TEST_ROOMS),$(call buildable,tests/$(room)/test_*.c))
 TEST_PROGRAMS := $(patsubst %.c,$(B)/%,$(TEST_SOURCES) $(wildcard tests/support/test_*.c))
 HELPERS = $(call objects,$(filter-out tests/$(1)/test_% tests/$(1)/bench_%,$(call buildable,tests/$(1)/*.c)))

@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from sources import ROOT, read, without_comments  # noqa: E402
 
 BUILD = os.environ.get("GPUIPC_BUILD", f"{ROOT}/build")
-PAGES = {"gpuipcd.8", "gpuipcctl.1", "gpuipcd.conf.5", "libgpuipc.3"}
+PAGES = {"gpuipcd.8", "gpuipcctl.1", "gpuipcd.conf.5", "libgpuipc.3", "gpuipc-channel.7"}
 
 
 def output(*command):
