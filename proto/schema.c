@@ -139,6 +139,42 @@ static const struct field event_fields[] = {
 };
 const struct schema schema_event = SCHEMA(event_info, "Event", event_fields);
 
+static const char *const channel_kinds[] = { "queue", "broadcast", NULL };
+static const char *const channel_policies[] = { "block", "drop_oldest", NULL };
+static const char *const channel_roles[] = { "producer", "consumer", NULL };
+static const char *const participant_states[] = { "attached", "left", NULL };
+
+static const struct field channel_fields[] = {
+        FIELD(channel_info, id, FIELD_STRING),
+        FIELD(channel_info, name, FIELD_STRING, OPTIONAL),
+        FIELD(channel_info, kind, FIELD_ENUM, .values = channel_kinds),
+        FIELD(channel_info, policy, FIELD_ENUM, .values = channel_policies),
+        FIELD(channel_info, slots, FIELD_INT),
+        FIELD(channel_info, slot_bytes, FIELD_INT),
+        FIELD(channel_info, meta_bytes, FIELD_INT),
+        FIELD(channel_info, size, FIELD_INT),
+        FIELD(channel_info, allocated, FIELD_INT),
+        FIELD(channel_info, device, FIELD_STRING),
+        FIELD(channel_info, handle, FIELD_STRING),
+        FIELD(channel_info, owner_uid, FIELD_INT),
+        FIELD(channel_info, owner_gid, FIELD_INT),
+        FIELD(channel_info, mode, FIELD_STRING),
+        FIELD(channel_info, participants, FIELD_INT),
+        FIELD(channel_info, created_usec, FIELD_INT),
+};
+const struct schema schema_channel = SCHEMA(channel_info, "Channel", channel_fields);
+
+static const struct field participant_fields[] = {
+        FIELD(participant_info, number, FIELD_INT),
+        FIELD(participant_info, generation, FIELD_INT),
+        FIELD(participant_info, role, FIELD_ENUM, .values = channel_roles),
+        FIELD(participant_info, fd, FIELD_INT, OPTIONAL),
+        FIELD(participant_info, pid, FIELD_INT),
+        FIELD(participant_info, uid, FIELD_INT),
+        FIELD(participant_info, state, FIELD_ENUM, .values = participant_states),
+};
+const struct schema schema_participant = SCHEMA(participant_info, "Participant", participant_fields);
+
 /* ---- methods ---------------------------------------------------------------------------------------------- */
 
 static const struct schema empty = { .name = "Method", .size = sizeof(struct empty_params) };
@@ -188,6 +224,30 @@ static const struct field resume_fields[] = {
               .hint = "how many leases further calls of Resume will list"),
 };
 
+static const struct field channel_create_fields[] = {
+        FIELD(channel_create_params, slots, FIELD_INT, .min = 1, .max = 65536),
+        FIELD(channel_create_params, slot_bytes, FIELD_INT, RANGE_SIZE),
+        FIELD(channel_create_params, role, FIELD_STRING),
+        FIELD(channel_create_params, kind, FIELD_STRING, OPTIONAL),
+        FIELD(channel_create_params, policy, FIELD_STRING, OPTIONAL),
+        FIELD(channel_create_params, meta_bytes, FIELD_INT, OPTIONAL, .min = 0, .max = 1024),
+        FIELD(channel_create_params, device, FIELD_STRING, OPTIONAL, IS_DEVICE),
+        FIELD(channel_create_params, name, FIELD_STRING, OPTIONAL, IS_NAME),
+        FIELD(channel_create_params, mode, FIELD_STRING, OPTIONAL),
+        FIELD(channel_create_params, keep_ms, FIELD_INT, OPTIONAL, RANGE_MS),
+        FIELD(channel_create_params, wait_ms, FIELD_INT, OPTIONAL, RANGE_MS),
+        FIELD(channel_create_params, label, FIELD_STRING, OPTIONAL, IS_LABEL),
+};
+static const struct field channel_attach_fields[] = {
+        FIELD(channel_attach_params, channel, FIELD_STRING, OPTIONAL, IS_ID),
+        FIELD(channel_attach_params, name, FIELD_STRING, OPTIONAL, IS_NAME),
+        FIELD(channel_attach_params, owner, FIELD_INT, OPTIONAL, RANGE_UID),
+        FIELD(channel_attach_params, role, FIELD_STRING),
+        FIELD(channel_attach_params, wait_ms, FIELD_INT, OPTIONAL, RANGE_MS),
+        FIELD(channel_attach_params, label, FIELD_STRING, OPTIONAL, IS_LABEL),
+};
+static const struct field channel_of_fields[] = { FIELD(channel_params, channel, FIELD_STRING, IS_ID) };
+
 static const struct field info_fields[] = {
         FIELD(info_reply, vendor, FIELD_STRING),           FIELD(info_reply, product, FIELD_STRING),
         FIELD(info_reply, version, FIELD_STRING),          FIELD(info_reply, url, FIELD_STRING),
@@ -214,6 +274,20 @@ static const struct field grant_fields[] = {
         FIELD(grant_reply, buffer, FIELD_STRUCT, .of = &schema_buffer),
         FIELD(grant_reply, lease, FIELD_STRING),
         FIELD(grant_reply, handle, FIELD_STRUCT, .of = &schema_handle),
+};
+static const struct field channel_reply_fields[] = {
+        FIELD(channel_reply, channel, FIELD_STRUCT, .of = &schema_channel),
+        FIELD(channel_reply, lease, FIELD_STRING),
+        FIELD(channel_reply, number, FIELD_INT),
+        FIELD(channel_reply, generation, FIELD_INT),
+        FIELD(channel_reply, data, FIELD_STRUCT, .of = &schema_handle),
+        FIELD(channel_reply, fences, FIELD_STRUCT, OPTIONAL, .of = &schema_handle),
+        FIELD(channel_reply, control, FIELD_STRUCT, .of = &schema_handle),
+        FIELD(channel_reply, participants, FIELD_STRUCT_ARRAY, .of = &schema_participant),
+};
+static const struct field participants_fields[] = {
+        FIELD(participants_reply, participants, FIELD_STRUCT_ARRAY, .of = &schema_participant),
+        FIELD(participants_reply, control, FIELD_STRUCT, OPTIONAL, .of = &schema_handle),
 };
 static const struct field leases_fields[] = {
         FIELD(list_reply, leases, FIELD_STRUCT_ARRAY, .of = &schema_lease),
@@ -249,6 +323,11 @@ METHOD_SCHEMA(leases_schema, list_reply, leases_fields);
 METHOD_SCHEMA(buffers_schema, list_buffers_reply, buffers_fields);
 METHOD_SCHEMA(event_reply_schema, watch_reply, event_reply_fields);
 METHOD_SCHEMA(resume_reply_schema, resume_reply, resume_reply_fields);
+METHOD_SCHEMA(channel_create_schema, channel_create_params, channel_create_fields);
+METHOD_SCHEMA(channel_attach_schema, channel_attach_params, channel_attach_fields);
+METHOD_SCHEMA(channel_of_schema, channel_params, channel_of_fields);
+METHOD_SCHEMA(channel_reply_schema, channel_reply, channel_reply_fields);
+METHOD_SCHEMA(participants_schema, participants_reply, participants_fields);
 
 const struct method_schema method_schemas[N_METHODS] = {
         [METHOD_GET_INFO] = { SERVICE ".GetInfo", &empty, &info_schema },
@@ -265,6 +344,9 @@ const struct method_schema method_schemas[N_METHODS] = {
         [METHOD_LIST_BUFFERS] = { BROKER ".ListBuffers", &list_schema, &buffers_schema },
         [METHOD_WATCH] = { BROKER ".Watch", &watch_schema, &event_reply_schema },
         [METHOD_RESUME] = { BROKER ".Resume", &resume_schema, &resume_reply_schema },
+        [METHOD_CHANNEL_CREATE] = { BROKER ".ChannelCreate", &channel_create_schema, &channel_reply_schema },
+        [METHOD_CHANNEL_ATTACH] = { BROKER ".ChannelAttach", &channel_attach_schema, &channel_reply_schema },
+        [METHOD_CHANNEL_PARTICIPANTS] = { BROKER ".ChannelParticipants", &channel_of_schema, &participants_schema },
 };
 
 /* ---- look-up ---------------------------------------------------------------------------------------------- */

@@ -120,6 +120,29 @@ struct event_info {
         const struct lease_info *lease;   /* optional */
 };
 
+enum channel_kind { CHANNEL_QUEUE, CHANNEL_BROADCAST };
+enum channel_policy { CHANNEL_BLOCK, CHANNEL_DROP_OLDEST };
+enum channel_role { CHANNEL_PRODUCER, CHANNEL_CONSUMER };
+enum participant_state { PARTICIPANT_ATTACHED, PARTICIPANT_LEFT };
+
+struct channel_info {
+        const char *id, *name;
+        int kind, policy; /* enum channel_kind, enum channel_policy */
+        int64_t slots, slot_bytes, meta_bytes, size, allocated;
+        const char *device, *handle;
+        int64_t owner_uid, owner_gid;
+        const char *mode;
+        int64_t participants, created_usec;
+};
+
+struct participant_info {
+        int64_t number, generation;
+        int role;   /* enum channel_role */
+        int64_t fd; /* optional: index of a pidfd */
+        int64_t pid, uid;
+        int state; /* enum participant_state */
+};
+
 /* ---- methods: parameters ---------------------------------------------------------------------------------- */
 
 struct empty_params {
@@ -143,6 +166,27 @@ struct open_params {
         const char *access;
         int64_t wait_ms;
         const char *label;
+};
+
+struct channel_create_params {
+        int64_t slots, slot_bytes;
+        const char *role, *kind, *policy;
+        int64_t meta_bytes;
+        const char *device, *name, *mode;
+        int64_t keep_ms, wait_ms;
+        const char *label;
+};
+
+struct channel_attach_params {
+        const char *channel, *name;
+        int64_t owner;
+        const char *role;
+        int64_t wait_ms;
+        const char *label;
+};
+
+struct channel_params {
+        const char *channel;
 };
 
 struct release_params {
@@ -204,6 +248,21 @@ struct grant_reply { /* Allocate and Open */
         struct handle_info handle;
 };
 
+struct channel_reply { /* ChannelCreate and ChannelAttach */
+        struct channel_info channel;
+        const char *lease;
+        int64_t number, generation;
+        struct handle_info data;
+        const struct handle_info *fences; /* optional */
+        struct handle_info control;
+        struct struct_array participants; /* struct participant_info */
+};
+
+struct participants_reply {
+        struct struct_array participants; /* struct participant_info */
+        const struct handle_info *control; /* optional */
+};
+
 struct list_reply {
         struct struct_array leases; /* struct lease_info */
 };
@@ -221,7 +280,7 @@ struct resume_reply {
         struct struct_array leases; /* struct lease_info */
 };
 
-extern const struct schema schema_device, schema_handle, schema_buffer, schema_lease, schema_event;
+extern const struct schema schema_device, schema_handle, schema_buffer, schema_lease, schema_event, schema_channel, schema_participant;
 
 /* One row a method: its full name, parameters and reply. */
 enum method {
@@ -238,6 +297,9 @@ enum method {
         METHOD_LIST_BUFFERS,
         METHOD_WATCH,
         METHOD_RESUME,
+        METHOD_CHANNEL_CREATE,
+        METHOD_CHANNEL_ATTACH,
+        METHOD_CHANNEL_PARTICIPANTS,
         N_METHODS,
 };
 
@@ -268,6 +330,9 @@ union method_params {
         struct list_params list;
         struct watch_params watch;
         struct resume_params resume;
+        struct channel_create_params channel_create;
+        struct channel_attach_params channel_attach;
+        struct channel_params channel;
 };
 
 union method_reply {
@@ -279,6 +344,8 @@ union method_reply {
         struct list_buffers_reply list_buffers;
         struct watch_reply watch;
         struct resume_reply resume;
+        struct channel_reply channel;
+        struct participants_reply participants;
 };
 
 /* Interface texts, exactly the .varlink files; NULL when `interface` is not offered. */
