@@ -104,11 +104,15 @@ void ring_mark_dead(struct ring *ring, unsigned member, uint32_t generation);
 /* Completes what a dead member left: items it was writing become broken, items it was reading become free, items it
  * published whose value is above `reached` become broken. `reached` is what the member's fence says now, RING_FENCE_MAX where
  * there are no fences; the first survivor to say counts. Any number of them may do it at once and again. RING_BUSY: the
- * member is not marked dead. */
+ * member is not marked dead. RING_GONE: all was done by others, and its fence may be somebody else's by now. After RING_OK
+ * the number is not given again until this ring says ring_reaped(). */
 int ring_reap(struct ring *ring, unsigned member, uint32_t generation, uint64_t reached);
 
-/* After ring_reap(), and after the dead member's fence was set to the highest value of its generation: the number is free
- * to be given again. */
+/* What counts as reached by the dead member's fence, after ring_reap(). */
+uint64_t ring_reached(struct ring *ring, unsigned member, uint32_t generation);
+
+/* After ring_reap(), and after the dead member's fence was set above every value of its generation: this ring is done with it.
+ * Once all are that began, the number is free to be given again; to be called again while it is not. */
 int ring_reaped(struct ring *ring, unsigned member, uint32_t generation);
 
 /* ---- looking ---------------------------------------------------------------------------------------------- */
