@@ -87,6 +87,9 @@ bool ring_is_broken(struct ring *ring, const struct ring_item *item);
 
 /* ---- either ----------------------------------------------------------------------------------------------- */
 
+/* RING_OK, or what every call would come to: RING_GONE, RING_CORRUPT, RING_CLOSED after ring_stop(). */
+int ring_check(struct ring *ring);
+
 /* Waits until this member's next call need not, and takes nothing: for a thread that feeds an event loop. */
 int ring_wait(struct ring *ring, int64_t deadline);
 
@@ -135,6 +138,9 @@ struct ring_stats {
 
 uint64_t ring_peek_depth(struct ring *ring);
 void ring_stats(struct ring *ring, struct ring_stats *ret_stats);
+
+/* The same of a page that is mapped for reading only, by one who is no member. NULL, or what is wrong with the page. */
+const char *ring_stats_of_page(const void *page, size_t bytes, struct ring_stats *ret_stats);
 
 /* Of a broadcast: the values that the consumers' fences reach when they have read what they have released; bit n of what
  * is returned: ret_values[n] is that of a living consumer. */
