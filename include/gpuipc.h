@@ -477,7 +477,8 @@ typedef struct gpuipc_channel_stats {
         uint64_t sleeps, wakes; /* system calls that this member's ring made: to wait, and to wake others. 0 by gpuipc_channel_look() */
         gpuipc_channel_member members[GPUIPC_CHANNEL_MEMBERS];
 } gpuipc_channel_stats;
-#define GPUIPC_CHANNEL_STATS_INIT { sizeof(gpuipc_channel_stats) }
+#define GPUIPC_CHANNEL_STATS_INIT                                                                                                          \
+        { sizeof(gpuipc_channel_stats), 0, 0, 0, 0, 0, 0, { { 0, GPUIPC_CHANNEL_PRODUCER, 0, 0, 0, 0, 0, 0 } } }
 
 /* Makes no call. */
 GPUIPC_PUBLIC int gpuipc_channel_get_stats(gpuipc_channel *channel, gpuipc_channel_stats *stats, gpuipc_error *ret_error);
