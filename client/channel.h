@@ -87,11 +87,6 @@ struct gpuipc_channel {
         struct channel_feed feed;
 };
 
-/* A slot lies so many bytes after the one before. */
-static inline size_t channel_stride(uint64_t slot_bytes) {
-        return (size_t)((slot_bytes + 255) / 256 * 256);
-}
-
 /* Above any value that a member can have told its fence to reach when it had reached `reached`. */
 #define CHANNEL_FENCE_ROOM (UINT64_C(1) << 32)
 

@@ -76,7 +76,7 @@ static int facts_check(const struct channel_reply *reply, gpuipc_error *ret_erro
                 return error_protocol(ret_error, "a channel of %lld slots of %lld bytes, %lld for metadata, in %lld",
                                       (long long)channel->slots, (long long)channel->slot_bytes, (long long)channel->meta_bytes,
                                       (long long)channel->size);
-        if (channel->size / channel->slots < (int64_t)channel_stride((uint64_t)channel->slot_bytes))
+        if (channel->size / channel->slots < (int64_t)ring_data_stride((uint64_t)channel->slot_bytes))
                 return error_protocol(ret_error, "slots of %lld bytes, each beside the next", (long long)channel->slot_bytes);
         if (reply->number < 0 || reply->number >= RING_MEMBERS || reply->generation < 0 || reply->generation > UINT32_MAX)
                 return error_protocol(ret_error, "the number %lld", (long long)reply->number);
@@ -134,8 +134,9 @@ int channel_grant_read(struct reply *reply, enum method method, struct grant_rep
         *ret_grant = (struct grant_reply){
                 .lease = grant.lease,
                 .handle = grant.data,
+                /* What the slots take; the channel's `allocated` is more. */
                 .buffer = { .id = grant.channel.id, .name = grant.channel.name, .size = grant.channel.size,
-                            .allocated = grant.channel.allocated, .device = grant.channel.device, .handle = grant.channel.handle,
+                            .allocated = grant.channel.size, .device = grant.channel.device, .handle = grant.channel.handle,
                             .created_usec = grant.channel.created_usec },
         };
         parts = parts_new();

@@ -13,15 +13,7 @@ static bool audit_finds(const struct map *map, const struct rcstr *key, const vo
         return map_find(map, key->text, strlen(key->text)) == entry;
 }
 
-static void account_add_buffer(struct account_sums *sums, const struct account *account,
-                               const struct buffer *buffer) {
-        const struct charge *charge = &buffer->charge;
-
-        sums->refs += buffer->owner_account == account;
-        if (buffer->name_account == account) {
-                sums->refs++;
-                sums->names++;
-        }
+static void account_add_charge(struct account_sums *sums, const struct account *account, const struct charge *charge) {
         if (charge->account != account)
                 return;
         sums->refs++;
@@ -29,6 +21,18 @@ static void account_add_buffer(struct account_sums *sums, const struct account *
                 sums->reserved_bytes += charge->bytes;
         else
                 sums->used_bytes += charge->bytes;
+}
+
+static void account_add_buffer(struct account_sums *sums, const struct account *account,
+                               const struct buffer *buffer) {
+        sums->refs += buffer->owner_account == account;
+        if (buffer->name_account == account) {
+                sums->refs++;
+                sums->names++;
+        }
+        account_add_charge(sums, account, &buffer->charge);
+        if (buffer->channel)
+                account_add_charge(sums, account, &buffer->channel->charge);
 }
 
 static bool audit_account(const struct registry *registry, const struct account *account) {
@@ -72,6 +76,11 @@ static bool audit_device(const struct registry *registry, const struct device *d
         const struct buffer *buffer;
 
         list_for_each(buffer, &registry->buffers, by_registry) {
+                if (buffer->channel && buffer->channel->charge.device == device) {
+                        reserved += buffer->phase == PHASE_RESERVED ? buffer->channel->control_bytes : 0;
+                        used += buffer->phase != PHASE_RESERVED ? buffer->channel->control_bytes : 0;
+                        draining += buffer->phase == PHASE_DRAINING ? buffer->channel->control_bytes : 0;
+                }
                 if (buffer->charge.device != device)
                         continue;
                 if (buffer->phase == PHASE_RESERVED)
@@ -133,6 +142,35 @@ static bool audit_buffer_phase(const struct buffer *buffer) {
         return false;
 }
 
+/* A member is attached or reserved exactly where a lease of that phase has it. */
+static bool audit_channel(const struct buffer *buffer) {
+        const struct channel *channel = buffer->channel;
+        const struct charge *charge = channel ? &channel->charge : NULL;
+        const struct lease *lease;
+        unsigned n = 0;
+
+        list_for_each(lease, &buffer->leases, by_buffer) {
+                const struct member *member = lease->member;
+
+                if (!channel || !member) {
+                        if (!channel != !member)
+                                return false;
+                        continue;
+                }
+                n += lease->phase != LEASE_PHASE_DRAINING;
+                if (member->channel != channel || (member->phase == MEMBER_RESERVED) != (lease->phase == LEASE_PHASE_RESERVED) ||
+                    (lease->phase == LEASE_PHASE_ACTIVE && (member->phase != MEMBER_ATTACHED || member->holder != lease->holder)))
+                        return false;
+        }
+        for (unsigned i = 0; channel && i < RING_MEMBERS; i++) {
+                n -= channel->members[i].phase == MEMBER_ATTACHED || channel->members[i].phase == MEMBER_RESERVED;
+                if (channel->members[i].holder && channel->members[i].holder->exited && channel->members[i].holder->pidfd >= 0)
+                        return false;
+        }
+        return n == 0 && (!channel || (charge->bytes == channel->control_bytes && charge->account == buffer->charge.account &&
+                                       charge->reserved == buffer->charge.reserved && charge->draining == buffer->charge.draining));
+}
+
 static bool audit_buffer(const struct registry *registry, const struct buffer *buffer) {
         const struct account *payer = buffer->phase == PHASE_RESERVED ? NULL : buffer_payer(buffer);
         size_t place = buffer->keep_place;
@@ -149,7 +187,7 @@ static bool audit_buffer(const struct registry *registry, const struct buffer *b
                 return false;
         if (!buffer->charge.account || buffer->charge.bytes != buffer->allocated)
                 return false;
-        return (!payer || buffer->charge.account == payer) && audit_buffer_leases(buffer) &&
+        return (!payer || buffer->charge.account == payer) && audit_buffer_leases(buffer) && audit_channel(buffer) &&
                audit_buffer_phase(buffer);
 }
 
@@ -181,7 +219,7 @@ static bool audit_client(const struct registry *registry, const struct client *c
                 if (lease->client != client || lease->phase == LEASE_PHASE_DRAINING)
                         return false;
                 if (lease->buffer->first == lease)
-                        bytes += lease->buffer->allocated;
+                        bytes += buffer_bytes(lease->buffer);
         }
         return client->n_leases == n_leases && client->bytes == bytes && client->n_waits >= 0 &&
                audit_finds(&registry->clients_by_id, client->id, client);

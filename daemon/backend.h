@@ -9,6 +9,7 @@
 
 #include "proto/schema.h"
 
+struct annex;
 struct backend_device; /* the backend's own state of a device */
 
 /* Who sees to it that new memory reads zero where the driver may not: a helper, always the helper, nobody. */
@@ -20,6 +21,7 @@ struct backing {
         _Atomic int fds[2]; /* by enum access; -1: not prepared. May be one and the same descriptor */
         const char *ipc;    /* a classic CUDA handle in base64; owned; NULL for handles that are descriptors */
         int64_t offset;     /* where the buffer starts in what the handle maps, bytes */
+        struct annex *annex; /* of a channel: what else belongs to it, owned and closed by backing_close(); NULL: nothing */
 };
 
 #define BACKEND_MORE 1000000 /* a step of a long call is done; call again (equal to JOB_MORE) */
@@ -88,7 +90,7 @@ struct backend {
 int backing_fd(const struct backing *backing, enum access access);
 bool backing_prepared(const struct backing *backing, enum access access);
 
-/* How many descriptors a buffer uses. */
+/* How many descriptors a buffer uses; a channel one more, and one for its fences. */
 #define BACKING_DESCRIPTORS 1
 
 extern const struct backend backend_host;

@@ -282,6 +282,7 @@ static void broker_announce_features(struct broker *broker) {
                 broker->hall.sender_refuses ? "descriptors-refused-by-kernel" : NULL,
                 house->store ? "restart-keeps-buffers" : NULL,
                 house->held ? "restart-state-held" : NULL,
+                registry_find_device(&house->registry, "host") ? "channels" : NULL,
         };
 
         for (size_t i = 0; i < ELEMENTSOF(features); i++)

@@ -11,6 +11,9 @@ void buffer_free(struct registry *registry, struct buffer *buffer) {
         if (!buffer)
                 return;
         charge_drop(&buffer->charge, &registry->accounts);
+        if (buffer->channel)
+                charge_drop(&buffer->channel->charge, &registry->accounts);
+        channel_free(buffer->channel);
         account_unref(&registry->accounts, buffer->owner_account);
         rcstr_unref(buffer->owner.container);
         rcstr_unref(buffer->id);
@@ -19,9 +22,17 @@ void buffer_free(struct registry *registry, struct buffer *buffer) {
         free(buffer);
 }
 
+int64_t buffer_bytes(const struct buffer *buffer) {
+        return buffer->allocated + (buffer->channel ? buffer->channel->control_bytes : 0);
+}
+
+int64_t buffer_n_parcels(const struct buffer *buffer) {
+        return 1 + (buffer->channel ? channel_n_descriptors(buffer->channel) : 0);
+}
+
 /* Uncounted before it is out of the store: what is sent after that finds the room it leaves. */
 static void buffer_unstore(struct registry *registry, struct buffer *buffer) {
-        registry->n_stored -= buffer->stored;
+        registry->n_stored -= buffer->stored ? buffer_n_parcels(buffer) : 0;
         buffer->stored = false;
 }
 
@@ -79,6 +90,8 @@ void buffer_recharge(struct registry *registry, struct buffer *buffer) {
         if (!payer || payer == buffer->charge.account)
                 return;
         charge_move(&buffer->charge, &registry->accounts, payer);
+        if (buffer->channel)
+                charge_move(&buffer->channel->charge, &registry->accounts, payer);
         registry->room = true;
 }
 
@@ -92,6 +105,10 @@ static void buffer_retire(struct registry *registry, struct buffer *buffer, int6
         buffer->phase = PHASE_DRAINING;
         record_buffer_word(registry, buffer, STATE_DYING);
         charge_set_draining(&buffer->charge, true);
+        if (buffer->channel) {
+                charge_set_draining(&buffer->channel->charge, true);
+                channel_retire(buffer->channel);
+        }
         buffer_retire_memory(registry, buffer);
         if (buffer->n_draining > 0)
                 events_add(&registry->events, "draining", buffer, NULL, now_usec);
@@ -162,6 +179,8 @@ void registry_seal(struct registry *registry, struct buffer *buffer, int64_t now
 
 void registry_free(struct registry *registry, struct buffer *buffer, int64_t now_usec, uint64_t monotonic_usec) {
         buffer->freed = true;
+        if (buffer->channel)
+                channel_close(buffer->channel);
         record_buffer_flags(registry, buffer);
         buffer_lose_name(registry, buffer, now_usec);
         keeps_remove(&registry->keeps, buffer);
@@ -236,4 +255,8 @@ void buffer_describe(const struct buffer *buffer, struct buffer_info *ret) {
                 .charged_uid = payer->uid,
                 .meta = rcstr_text(buffer->meta),
         };
+        if (buffer->channel) {
+                channel_describe(buffer, &buffer->channel->info);
+                ret->channel = &buffer->channel->info;
+        }
 }

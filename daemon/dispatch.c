@@ -50,12 +50,10 @@ static void dispatch_drop(struct request *request, const char *why) {
 
 /* ---- replies ---------------------------------------------------------------------------------------------- */
 
-static bool dispatch_send(struct request *request, int fd, bool fresh, struct buffer *pinned) {
+static bool dispatch_send(struct request *request, const struct lending *lending) {
         struct bytes *out = &request->house->scratch;
 
-        if (out->failed)
-                return false;
-        return request->sink->send(request->session, out, fd, fresh, pinned);
+        return !out->failed && request->sink->send(request->session, out, lending);
 }
 
 static void scratch_begin(struct house *house) {
@@ -74,7 +72,7 @@ static void dispatch_fail(struct request *request, int r) {
         if (!request->oneway) {
                 scratch_begin(house);
                 codec_put_error(&house->scratch, &request->failure);
-                if (!dispatch_send(request, -1, false, NULL)) {
+                if (!dispatch_send(request, NULL)) {
                         dispatch_drop(request, "a reply could not be queued");
                         return;
                 }
@@ -85,7 +83,6 @@ static void dispatch_fail(struct request *request, int r) {
 static void dispatch_succeed(struct request *request) {
         struct house *house = request->house;
         const struct method_schema *schema = &method_schemas[request->op->method];
-        int fd = request->pinned ? request->lend_fd : -1;
         bool continues = request->continues;
 
         if (!continues || request->op->answer != OP_STREAM)
@@ -96,7 +93,9 @@ static void dispatch_succeed(struct request *request) {
         }
         scratch_begin(house);
         codec_put_reply(&house->scratch, schema->reply, &request->reply, continues);
-        if (!dispatch_send(request, fd, request->fresh_fd >= 0, request->pinned ? request->buffer : NULL)) {
+        request->lending.fresh = request->fresh_fd >= 0;
+        request->lending.pinned = request->pinned ? request->buffer : NULL;
+        if (!dispatch_send(request, &request->lending)) {
                 fd_closep(&request->fresh_fd); /* never the last: the buffer is pinned */
                 if (request->pinned)
                         registry_unpin(&house->registry, request->buffer, clock_real_usec(), clock_monotonic_usec());
@@ -249,7 +248,7 @@ static void dispatch_malformed(struct request *request, const char *why) {
 void dispatch_refuse(struct house *house, const struct failure *failure, const struct sink *sink, void *session) {
         scratch_begin(house);
         codec_put_error(&house->scratch, failure);
-        if (house->scratch.failed || !sink->send(session, &house->scratch, -1, false, NULL))
+        if (house->scratch.failed || !sink->send(session, &house->scratch, NULL))
                 sink->drop(session, "a reply could not be queued");
 }
 

@@ -72,6 +72,7 @@ static void event_tell_buffer(struct event *event, const struct buffer *buffer) 
         buffer_describe(buffer, &event->buffer);
         memcpy(event->mode_text, buffer->mode_text, sizeof(event->mode_text));
         event->buffer.mode = event->mode_text;
+        event->buffer.channel = NULL; /* the ledger's, and it changes */
 }
 
 static void event_tell_lease(struct event *event, const struct lease *lease) {

@@ -29,6 +29,7 @@ void grant_fill(struct request *request, struct lease *lease) {
                 .device = rcstr_text(buffer->charge.device->uuid),
         };
         request->lend_fd = fd;
+        request->lending = (struct lending){.fds = &request->lend_fd, .n_fds = fd >= 0 ? 1 : 0};
         request->pinned = true;
         request->buffer = buffer;
         buffer_pin(buffer);

@@ -39,6 +39,8 @@ struct lease *lease_new(struct registry *registry, struct client *client, struct
         lease->buffer = buffer;
         lease->access = access;
         lease->slot = SLOT_NONE;
+        if (buffer->channel)
+                lease->member = channel_reserve(buffer->channel, access);
         if (!lease->id || (label && !lease->label) ||
             (registry->state && buffer->stored && stored_get(registry, holder, &lease->stored) < 0)) {
                 lease_free(registry, lease);
@@ -61,6 +63,8 @@ void lease_link(struct registry *registry, struct lease *lease) {
 void lease_free(struct registry *registry, struct lease *lease) {
         if (!lease)
                 return;
+        if (lease->member && lease->member->phase == MEMBER_RESERVED)
+                member_cancel(lease->member);
         account_unref(&registry->accounts, lease->account);
         stored_unref(registry, lease->stored);
         holder_unref(lease->holder);
@@ -78,19 +82,21 @@ void lease_leave_client(struct lease *lease) {
         list_remove(&lease->by_client);
         client->n_leases--;
         if (lease->buffer->first == lease) {
-                client->bytes -= lease->buffer->allocated;
+                client->bytes -= buffer_bytes(lease->buffer);
                 lease->buffer->first = NULL;
         }
         lease->client = NULL;
 }
 
-/* Out of the sums, while it can still be described. */
+/* Out of the sums, while it can still be described. In a channel the page says so before the record does. */
 static void lease_discount(struct registry *registry, struct lease *lease) {
         struct buffer *buffer = lease->buffer;
 
         lease_leave_client(lease);
         if (lease->phase == LEASE_PHASE_RESERVED)
                 return;
+        if (lease->member)
+                member_leave(lease->member);
         registry->n_leases--;
         if (lease->account == buffer->owner_account)
                 buffer->n_owners--;
@@ -130,6 +136,8 @@ void lease_activate(struct registry *registry, struct lease *lease, int64_t now_
         if (lease->account == buffer->owner_account)
                 buffer->n_owners++;
         record_lease(registry, lease);
+        if (lease->member)
+                member_admit(lease->member, lease->holder);
 }
 
 void lease_end(struct registry *registry, struct lease *lease, int64_t now_usec, uint64_t monotonic_usec) {
@@ -145,6 +153,8 @@ void lease_drain(struct registry *registry, struct lease *lease, int64_t now_use
         struct buffer *buffer = lease->buffer;
 
         lease_leave_client(lease);
+        if (lease->member)
+                member_leave(lease->member);
         lease->phase = LEASE_PHASE_DRAINING;
         record_lease_draining(registry, lease);
         buffer->n_active--;
@@ -170,6 +180,7 @@ void registry_holder_exited(struct registry *registry, struct holder *holder, in
 
         holder->exited = true;
         holder_ref(holder);
+        channel_holder_exited(holder);
         list_for_each(lease, &holder->leases, by_holder)
                 if (lease->phase != LEASE_PHASE_RESERVED)
                         lease_end(registry, lease, now_usec, monotonic_usec);

@@ -33,6 +33,12 @@ void buffer_drop_name(struct registry *registry, struct buffer *buffer);
 /* Hands its memory out for closing. */
 void buffer_retire_memory(struct registry *registry, struct buffer *buffer);
 
+/* What it takes of all devices. */
+int64_t buffer_bytes(const struct buffer *buffer);
+
+/* How many descriptors it has in the store when it is stored. */
+int64_t buffer_n_parcels(const struct buffer *buffer);
+
 /* Who is to pay by the rules; NULL: whoever pays now. */
 struct account *buffer_payer(const struct buffer *buffer);
 void buffer_recharge(struct registry *registry, struct buffer *buffer);

@@ -3,6 +3,7 @@
 #include "ops.h"
 
 #include "log.h"
+#include "opening.h"
 
 const struct op ops[N_METHODS] = {
         [METHOD_GET_INFO] = {.method = METHOD_GET_INFO, .always = true, .log_level = LOG_DEBUG, .finish = op_info_finish},
@@ -13,7 +14,15 @@ const struct op ops[N_METHODS] = {
                              .begin = op_allocate_begin, .work = op_allocate_work, .finish = op_allocate_finish,
                              .abandon = op_allocate_abandon},
         [METHOD_OPEN] = {.method = METHOD_OPEN, .permission = OP_OWNERS, .lane = OP_DEVICE, .keeps = true, .log_level = LOG_INFO,
-                         .begin = op_open_begin, .work = op_open_work, .finish = op_open_finish, .abandon = op_open_abandon},
+                         .begin = op_open_begin, .work = opening_work, .finish = op_open_finish, .abandon = opening_undo},
+        [METHOD_CHANNEL_CREATE] = {.method = METHOD_CHANNEL_CREATE, .permission = OP_OWNERS, .lane = OP_DEVICE, .keeps = true,
+                                   .log_level = LOG_INFO, .begin = op_channel_create_begin, .work = op_channel_create_work,
+                                   .finish = op_channel_create_finish, .abandon = op_allocate_abandon},
+        [METHOD_CHANNEL_ATTACH] = {.method = METHOD_CHANNEL_ATTACH, .permission = OP_OWNERS, .lane = OP_DEVICE, .keeps = true,
+                                   .log_level = LOG_INFO, .begin = op_channel_attach_begin, .work = opening_work,
+                                   .finish = op_channel_attach_finish, .abandon = opening_undo},
+        [METHOD_CHANNEL_PARTICIPANTS] = {.method = METHOD_CHANNEL_PARTICIPANTS, .log_level = LOG_DEBUG,
+                                         .finish = op_channel_participants_finish},
         [METHOD_RELEASE] = {.method = METHOD_RELEASE, .permission = OP_OWNERS, .oneway = true, .log_level = LOG_INFO,
                             .finish = op_release_finish},
         [METHOD_SEAL] = {.method = METHOD_SEAL, .permission = OP_OWNERS, .lane = OP_DEVICE, .log_level = LOG_INFO,

@@ -50,9 +50,14 @@ int op_allocate_finish(struct request *request);
 void op_allocate_abandon(struct request *request);
 
 int op_open_begin(struct request *request);
-int op_open_work(struct request *request);
 int op_open_finish(struct request *request);
-void op_open_abandon(struct request *request);
+
+int op_channel_create_begin(struct request *request);
+int op_channel_create_work(struct request *request);
+int op_channel_create_finish(struct request *request);
+int op_channel_attach_begin(struct request *request);
+int op_channel_attach_finish(struct request *request);
+int op_channel_participants_finish(struct request *request);
 
 int op_seal_begin(struct request *request);
 int op_seal_work(struct request *request);

@@ -17,6 +17,8 @@ struct lent {
         struct registry *registry;
         struct buffer *buffer;
         int fresh_fd; /* closed once sent, while the buffer is pinned: never the last of its file */
+        size_t n_holders;
+        struct holder *holders[];
 };
 
 void outbox_init(struct outbox *outbox, struct house *house, struct wire *wire, void (*on_stuck)(void *arg),
@@ -36,23 +38,39 @@ static void lent_return(void *arg) {
         struct lent *lent = arg;
 
         fd_closep(&lent->fresh_fd);
-        registry_unpin(lent->registry, lent->buffer, clock_real_usec(), clock_monotonic_usec());
+        if (lent->buffer)
+                registry_unpin(lent->registry, lent->buffer, clock_real_usec(), clock_monotonic_usec());
+        for (size_t i = 0; i < lent->n_holders; i++)
+                holder_unref(lent->holders[i]);
         free(lent);
 }
 
-int outbox_put(struct outbox *outbox, const struct bytes *message, int fd, bool fresh, struct buffer *pinned) {
+static struct lent *lent_new(struct registry *registry, const struct lending *lending) {
+        struct lent *lent = malloc(sizeof(*lent) + lending->n_holders * sizeof(struct holder *));
+
+        if (!lent)
+                return NULL;
+        *lent = (struct lent){registry, lending->pinned, lending->fresh ? lending->fds[0] : -1, lending->n_holders};
+        for (size_t i = 0; i < lending->n_holders; i++)
+                lent->holders[i] = holder_ref(lending->holders[i]);
+        return lent;
+}
+
+int outbox_put(struct outbox *outbox, const struct bytes *message, const struct lending *lending) {
         struct lent *lent = NULL;
         int r;
 
-        if (pinned) {
-                lent = malloc(sizeof(*lent));
-                if (!lent)
-                        return -ENOMEM;
-                *lent = (struct lent){&outbox->house->registry, pinned, fresh ? fd : -1};
-        }
-        r = wire_put(outbox->wire, message->data, message->n, &fd, fd >= 0, lent ? lent_return : NULL, lent);
-        if (r < 0)
+        if (!lending || (!lending->pinned && lending->n_holders == 0))
+                return wire_put(outbox->wire, message->data, message->n, NULL, 0, NULL, NULL);
+        lent = lent_new(&outbox->house->registry, lending);
+        if (!lent)
+                return -ENOMEM;
+        r = wire_put(outbox->wire, message->data, message->n, lending->fds, lending->n_fds, lent_return, lent);
+        if (r < 0) {
+                for (size_t i = 0; i < lent->n_holders; i++)
+                        holder_unref(lent->holders[i]);
                 free(lent);
+        }
         return r;
 }
 

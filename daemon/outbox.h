@@ -5,6 +5,7 @@
 
 #include "alarm.h"
 #include "house.h"
+#include "lending.h"
 #include "proto/wire.h"
 
 struct outbox {
@@ -24,9 +25,9 @@ void outbox_init(struct outbox *outbox, struct house *house, struct wire *wire, 
 /* Drops what is queued, giving back what it lends. Harmless on zeroed memory. */
 void outbox_deinit(struct outbox *outbox);
 
-/* Queues a message; `fd` (−1: none) is lent from `pinned` (may be NULL), whose pin goes with the message. With `fresh` the descriptor goes
- * with it too. -ENOMEM: not queued, pin and descriptor are the caller's still. */
-int outbox_put(struct outbox *outbox, const struct bytes *message, int fd, bool fresh, struct buffer *pinned);
+/* Queues a message with what it lends (NULL: nothing), whose pin and fresh descriptor go with it. -ENOMEM: not queued, pin and descriptor
+ * are the caller's still. */
+int outbox_put(struct outbox *outbox, const struct bytes *message, const struct lending *lending);
 
 /* Writes what it can and sees to the deadline. 0 when all is out, -EAGAIN when the client has to read first (with `held`, polling does not
  * tell when it has), another -errno when it is gone. */

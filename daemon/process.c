@@ -113,6 +113,7 @@ int process_new(struct house *house, pid_t pid, uid_t uid, gid_t gid, int pidfd_
         process->holder = (struct holder){.pid = pid, .uid = uid, .gid = gid, .refs = 1, .exited = dead, .destroy = process_destroy};
         process->holder.unplaced = true;
         list_init(&process->holder.leases);
+        list_init(&process->holder.members);
         list_init(&process->by_session);
         process->pidfd = process->holder.pidfd = -1;
         if (!dead)
@@ -142,6 +143,7 @@ int process_restore(struct house *house, const struct holder *known, int pidfd_t
         rcstr_ref(known->command);
         rcstr_ref(known->container);
         list_init(&process->holder.leases);
+        list_init(&process->holder.members);
         list_init(&process->by_session);
         process->pidfd = process->holder.pidfd = -1;
         r = pidfd_take >= 0 ? process_poll(process, &pidfd_take) : 0;

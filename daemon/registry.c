@@ -129,6 +129,11 @@ void registry_refused(struct registry *registry, const struct buffer *buffer, in
 }
 
 void registry_freeze(struct registry *registry) {
+        struct buffer *buffer;
+
+        list_for_each(buffer, &registry->buffers, by_registry)
+                if (registry->state && buffer->stored && buffer->channel)
+                        buffer->channel->page = NULL; /* it goes on, and those in it are not to hear otherwise */
         registry->state = NULL;
         registry->events.state = NULL;
 }

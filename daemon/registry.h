@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "channel.h"
 #include "events.h"
 #include "keeps.h"
 #include "limits.h"
@@ -40,6 +41,7 @@ struct holder {
         bool exited;
         unsigned refs;
         struct list leases;                      /* lease.by_holder */
+        struct list members;                     /* member.by_holder: in channels, also after their leases */
         void (*destroy)(struct holder *holder);  /* called when the last reference goes */
 };
 
@@ -103,8 +105,9 @@ struct buffer {
         struct charge charge;
         int64_t n_descriptors;     /* counted in registry.n_descriptors until its memory is closed */
         struct backing *backing;   /* NULL while reserved and after it was handed out */
+        struct channel *channel;   /* owned; NULL: it is no channel */
         bool closing;              /* handed out, registry_retired() not yet called */
-        bool stored;               /* its descriptor goes into the store; counted in registry.n_stored until it is taken out */
+        bool stored;               /* its descriptors go into the store; counted in registry.n_stored until it is taken out */
         uint32_t slot, parcel;     /* of its record, SLOT_NONE; its descriptor's number in the store */
 };
 
@@ -127,6 +130,7 @@ struct lease {
         bool detached;             /* left by an earlier daemon, not taken up again yet */
         struct stored *stored;     /* a reference: its process in the store; NULL when a restart ends the lease */
         uint32_t slot;             /* of its record, SLOT_NONE */
+        struct member *member;     /* of a channel: its number there */
 };
 
 struct registry {
@@ -196,16 +200,19 @@ struct buffer_spec {
         int64_t keep_ms;
         int64_t n_descriptors; /* the buffer will use */
         bool stored;           /* a restart is to keep it */
+        const struct channel_spec *channel; /* NULL: it is none */
+        enum access access;    /* of the first lease */
 };
 
-/* Checks every limit and the name, charges, and makes a reserved buffer with its first lease (rw). 0; NAME_TAKEN,
+/* Checks every limit and the name, charges, and makes a reserved buffer with its first lease. 0; NAME_TAKEN,
  * ACCESS_DENIED (reserved name), QUOTA_EXCEEDED, OUT_OF_MEMORY; -ENOMEM. Written on a verdict: *ret_never, whether waiting cannot
  * help, and *ret_queue, the queue to wait in, else NULL. Does not look at who waits: see waitq_may_try(). */
 int registry_allocate_reserve(struct registry *registry, struct client *client, struct holder *holder,
                               const struct buffer_spec *spec, struct buffer **ret_buffer, struct lease **ret_lease,
                               bool *ret_never, struct waitq **ret_queue, struct failure *failure);
 
-/* The memory is there: live, both events told. Takes backing. The holder must not have exited, nor the session be over. */
+/* The memory is there: live, both events told. Takes backing. A channel's page must be set. The holder must not have
+ * exited, nor the session be over. */
 void registry_allocate_commit(struct registry *registry, struct buffer *buffer, struct backing *backing_take,
                               int64_t now_usec);
 

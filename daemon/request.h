@@ -6,6 +6,7 @@
 
 #include "alarm.h"
 #include "house.h"
+#include "lending.h"
 #include "proto/codec.h"
 
 struct op;
@@ -13,9 +14,9 @@ struct request;
 
 /* Where replies go; what the session gives to dispatch. */
 struct sink {
-        /* Queues a message; `fd` (−1: none) is lent from `pinned`, whose pin goes with the message. With `fresh` the descriptor itself
-         * goes with it and is closed when it was sent. False: the session will be closed, pin and descriptor are the caller's still. */
-        bool (*send)(void *session, const struct bytes *message, int fd, bool fresh, struct buffer *pinned);
+        /* Queues a message with what it lends (NULL: nothing), whose pin and fresh descriptor go with it. False: the session will be
+         * closed, pin and descriptor are the caller's still. */
+        bool (*send)(void *session, const struct bytes *message, const struct lending *lending);
 
         /* The request is over and freed; the session may take its next. */
         void (*done)(void *session);
@@ -50,8 +51,9 @@ struct request {
         struct lease *lease;
         struct backing *backing;
         struct backend_detail detail;
-        bool pinned;           /* the reply lends `lend_fd` and carries a pin on buffer */
-        int lend_fd;
+        bool pinned;           /* the reply carries a pin on buffer, whose descriptors it lends */
+        int lend_fd;           /* what is lent where it is one */
+        struct lending lending;
         int fresh_fd;          /* made for this lease alone; owned; -1: the backing's own serves */
         struct errand errand;  /* to the store, between work and finish */
         bool keeps_process;    /* the errand puts the process there */
@@ -59,6 +61,9 @@ struct request {
         bool no_work;          /* begin found that there is nothing to do on the lane */
         struct cursor cursor;  /* List, ListBuffers */
         void *page;            /* items of the reply; freed with the request */
+        enum access access;    /* what is asked for */
+        bool slots_made;       /* of a channel: the first of its memory is there */
+        bool short_of_host;    /* work ended with -ENOMEM of the host, whatever the device */
         char token[TOKEN_TEXT_SIZE]; /* GetStatus, Resume: told in the reply */
         int64_t position;      /* Watch: the last sequence looked at */
 

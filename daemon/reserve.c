@@ -34,16 +34,22 @@ static int allocate_check_counts(const struct registry *registry, const struct c
         if (spec->name && names >= limits->names_per_uid)
                 return fail_quota(failure, "names_per_uid", limits->names_per_uid, names, 1);
         r = lease_check_room(registry, client, failure);
+        if (r == 0 && spec->channel)
+                r = channel_check(NULL, holder, failure);
         if (r == 0 && spec->stored)
-                r = stored_check(registry, holder, 1, failure);
+                r = stored_check(registry, holder, spec->channel ? spec->n_descriptors : 1, failure);
         if (r != 0)
                 return r;
         return descriptors_check(registry, spec->n_descriptors, DESCRIPTORS_FOR_SESSIONS, failure);
 }
 
+static int64_t spec_bytes(const struct buffer_spec *spec) {
+        return spec->allocated + (spec->channel ? spec->channel->control_bytes : 0);
+}
+
 static int allocate_check(const struct registry *registry, const struct client *client, const struct holder *holder,
                           const struct buffer_spec *spec, struct failure *failure) {
-        int64_t limit = registry->limits.bytes_per_session;
+        int64_t limit = registry->limits.bytes_per_session, asked = spec_bytes(spec);
         int r;
 
         if (client->peer.overflow)
@@ -55,8 +61,8 @@ static int allocate_check(const struct registry *registry, const struct client *
                 r = allocate_check_counts(registry, client, holder, spec, failure);
         if (r != 0)
                 return r;
-        if (spec->allocated > limit - client->bytes)
-                return fail_quota(failure, "bytes_per_session", limit, client->bytes, spec->allocated);
+        if (asked > limit - client->bytes)
+                return fail_quota(failure, "bytes_per_session", limit, client->bytes, asked);
         return 0;
 }
 
@@ -87,7 +93,8 @@ static struct buffer *buffer_new(struct registry *registry, const struct client 
         buffer->n_descriptors = spec->n_descriptors;
         buffer->stored = spec->stored;
         buffer->slot = SLOT_NONE;
-        if (!buffer->id || (spec->name && !buffer->name) || (spec->meta && !buffer->meta)) {
+        buffer->channel = spec->channel ? channel_new(spec->channel) : NULL;
+        if (!buffer->id || (spec->channel && !buffer->channel) || (spec->name && !buffer->name) || (spec->meta && !buffer->meta)) {
                 buffer_free(registry, buffer);
                 return NULL;
         }
@@ -97,7 +104,7 @@ static struct buffer *buffer_new(struct registry *registry, const struct client 
 static void buffer_link(struct registry *registry, struct buffer *buffer) {
         registry->last_buffer = buffer->serial;
         record_number(registry, STATE_LAST_BUFFER, buffer->serial);
-        registry->n_stored += buffer->stored;
+        registry->n_stored += buffer->stored ? buffer_n_parcels(buffer) : 0;
         registry->n_buffers++;
         registry->n_descriptors += buffer->n_descriptors;
         list_append(&registry->buffers, &buffer->by_registry);
@@ -135,7 +142,7 @@ static int allocate_make(struct registry *registry, struct client *client, struc
         buffer = buffer_new(registry, client, spec);
         if (!buffer)
                 return -ENOMEM;
-        lease = lease_new(registry, client, holder, buffer, ACCESS_RW, spec->label);
+        lease = lease_new(registry, client, holder, buffer, spec->access, spec->label);
         if (!lease) {
                 buffer_free(registry, buffer);
                 return -ENOMEM;
@@ -143,10 +150,35 @@ static int allocate_make(struct registry *registry, struct client *client, struc
         buffer_link(registry, buffer);
         lease_link(registry, lease);
         buffer->first = lease;
-        client->bytes += buffer->allocated;
+        client->bytes += buffer_bytes(buffer);
         *ret_buffer = buffer;
         *ret_lease = lease;
         return 0;
+}
+
+/* A channel's two parts: each to its device, and both together to the account. What both together exceed, waiting cannot help. */
+static int reserve_charges(struct registry *registry, struct account *account, const struct buffer_spec *spec, struct charge *charge,
+                           struct charge *control, bool *ret_never, struct device **ret_short, struct failure *failure) {
+        const struct channel_spec *channel = spec->channel;
+        int r;
+
+        *ret_short = spec->device;
+        if (channel && channel->host == spec->device) {
+                r = charge_reserve(charge, account, spec->device, spec_bytes(spec), &registry->limits, ret_never, failure);
+                if (r != 0)
+                        return r;
+                charge_drop(charge, &registry->accounts);
+        }
+        r = charge_reserve(charge, account, spec->device, spec->allocated, &registry->limits, ret_never, failure);
+        if (r != 0 || !channel)
+                return r;
+        *ret_short = channel->host;
+        r = charge_reserve(control, account, channel->host, channel->control_bytes, &registry->limits, ret_never, failure);
+        if (r == 0)
+                return 0;
+        charge_drop(charge, &registry->accounts);
+        *ret_never = *ret_never || spec_bytes(spec) > registry->limits.bytes_per_uid;
+        return r;
 }
 
 int registry_allocate_reserve(struct registry *registry, struct client *client, struct holder *holder,
@@ -154,16 +186,16 @@ int registry_allocate_reserve(struct registry *registry, struct client *client, 
                               bool *ret_never, struct waitq **ret_queue, struct failure *failure) {
         struct account *account = client->account;
         struct waitq *queue = NULL;
-        struct charge charge = { 0 };
+        struct charge charge = { 0 }, control = { 0 };
+        struct device *missing;
         bool never = true;
         int r;
 
         r = allocate_check(registry, client, holder, spec, failure);
         if (r == 0) {
-                r = charge_reserve(&charge, account, spec->device, spec->allocated, &registry->limits, &never,
-                                   failure);
+                r = reserve_charges(registry, account, spec, &charge, &control, &never, &missing, failure);
                 if (r != 0 && !never)
-                        queue = r == VERDICT_QUOTA_EXCEEDED ? &account->waitq : &spec->device->waitq;
+                        queue = r == VERDICT_QUOTA_EXCEEDED ? &account->waitq : &missing->waitq;
         }
         if (r > 0) {
                 *ret_never = never;
@@ -173,9 +205,12 @@ int registry_allocate_reserve(struct registry *registry, struct client *client, 
         r = allocate_make(registry, client, holder, spec, ret_buffer, ret_lease);
         if (r < 0) {
                 charge_drop(&charge, &registry->accounts);
+                charge_drop(&control, &registry->accounts);
                 return r;
         }
         (*ret_buffer)->charge = charge;
+        if (spec->channel)
+                (*ret_buffer)->channel->charge = control;
         return 0;
 }
 
@@ -197,6 +232,8 @@ void registry_allocate_commit(struct registry *registry, struct buffer *buffer, 
         record_buffer_word(registry, buffer, STATE_LIVE);
         registry->n_shown_buffers++;
         charge_commit(&buffer->charge);
+        if (buffer->channel)
+                charge_commit(&buffer->channel->charge);
         lease_activate(registry, lease, now_usec);
         events_add(&registry->events, "created", buffer, NULL, now_usec);
         events_add(&registry->events, "opened", buffer, lease, now_usec);
@@ -222,6 +259,8 @@ int registry_open_reserve(struct registry *registry, struct client *client, stru
         int r;
 
         r = lease_check_room(registry, client, failure);
+        if (r == 0 && buffer->channel)
+                r = channel_check(buffer->channel, holder, failure);
         if (r == 0 && registry->state && buffer->stored)
                 r = stored_check(registry, holder, 0, failure);
         if (r == 0)

@@ -111,8 +111,8 @@ static void client_take_lease(struct client *client, struct lease *lease) {
         lease->client->n_leases--;
         client->n_leases++;
         if (lease->buffer->first == lease) {
-                lease->client->bytes -= lease->buffer->allocated;
-                client->bytes += lease->buffer->allocated;
+                lease->client->bytes -= buffer_bytes(lease->buffer);
+                client->bytes += buffer_bytes(lease->buffer);
         }
         lease->client = client;
 }

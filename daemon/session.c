@@ -129,17 +129,17 @@ static void session_on_retry(void *arg) {
         session_mark_ready(arg);
 }
 
-static bool session_send(void *arg, const struct bytes *message, int fd, bool fresh, struct buffer *pinned) {
+static bool session_send(void *arg, const struct bytes *message, const struct lending *lending) {
         struct session *session = arg;
 
         if (session->gone) {
-                if (fresh)
-                        fd_closep(&fd);
-                if (pinned)
-                        registry_unpin(&session->hall->house->registry, pinned, clock_real_usec(), clock_monotonic_usec());
+                if (lending && lending->fresh)
+                        (void)close(lending->fds[0]);
+                if (lending && lending->pinned)
+                        registry_unpin(&session->hall->house->registry, lending->pinned, clock_real_usec(), clock_monotonic_usec());
                 return true;
         }
-        if (outbox_put(&session->outbox, message, fd, fresh, pinned) < 0)
+        if (outbox_put(&session->outbox, message, lending) < 0)
                 return false;
         session_flush(session);
         session_mark_ready(session); /* what to poll for, or to say next, may have changed */

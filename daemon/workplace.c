@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "annex.h"
 #include "clock.h"
 #include "log.h"
 #include "proto/cleanup.h"
@@ -126,7 +127,7 @@ void workplace_forgo_close(struct workplace *place) {
 static int closer_work(struct job *job) {
         struct closer *closer = container_of(job, struct closer, job);
 
-        closer->place->backend->close(take_ptr(closer->backing));
+        backing_close(closer->place->backend, take_ptr(closer->backing));
         return 0;
 }
 

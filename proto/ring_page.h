@@ -155,6 +155,11 @@ const char *ring_geometry_fault(const struct ring_geometry *geometry);
 size_t ring_stride(const struct ring_geometry *geometry);
 size_t ring_page_bytes(const struct ring_geometry *geometry);
 
+/* Of the data: from a slot to the next. No overflow with slot_bytes at most RING_SLOT_BYTES_MAX. */
+static inline uint64_t ring_data_stride(uint64_t slot_bytes) {
+        return (slot_bytes + 255) / 256 * 256;
+}
+
 /* Writes the beginnings into zeroed memory of ring_page_bytes(). */
 void ring_page_init(struct ring_page *page, const struct ring_geometry *geometry);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cleanup.h"
+#include "ring_page.h"
 
 extern const char interface_io_gpuipc_Broker[];
 extern const char interface_org_varlink_service[];
@@ -27,6 +28,9 @@ extern const char interface_org_varlink_service[];
 #define IS_ID .max = SCHEMA_ID_MAX, .hint = "an id as the daemon gave it, at most 64 bytes"
 #define IS_NAME                                                                                                   \
         .max = SCHEMA_NAME_MAX, .valid = schema_valid_name, .hint = "1 to 128 characters of A-Z a-z 0-9 . _ / -"
+#define IS_MODE                                                                                                   \
+        .valid = schema_valid_mode, .hint = "a mode of three or four octal digits with r and w bits only, such as \"0640\""
+#define IS_ROLE .valid = valid_role, .hint = "\"producer\" or \"consumer\""
 #define IS_LABEL .max = SCHEMA_LABEL_MAX, .hint = "at most 128 bytes of text"
 #define IS_DEVICE .max = SCHEMA_NAME_MAX, .hint = "a device's uuid as GetStatus tells it, or \"host\""
 
@@ -35,6 +39,10 @@ static const char *const zeroed_kinds[] = { "driver", "wiped", "unknown", NULL }
 static const char *const buffer_states[] = { "live", "kept", "draining", NULL };
 static const char *const access_kinds[] = { "rw", "ro", NULL };
 static const char *const lease_states[] = { "active", "detached", "draining", NULL };
+static const char *const channel_kinds[] = { "queue", "broadcast", NULL };
+static const char *const channel_policies[] = { "block", "drop_oldest", NULL };
+static const char *const participant_roles[] = { "producer", "consumer", NULL };
+static const char *const participant_states[] = { "attached", "left", NULL };
 static const char *const handle_kinds[] = { "auto", "cuda-fd", "cuda-ipc", "memfd", NULL };
 
 static bool is_one_of(const char *text, const char *const *values) {
@@ -50,6 +58,18 @@ static bool valid_handle(const char *text) {
 
 static bool valid_access(const char *text) {
         return is_one_of(text, access_kinds);
+}
+
+static bool valid_role(const char *text) {
+        return is_one_of(text, participant_roles);
+}
+
+static bool valid_channel_kind(const char *text) {
+        return is_one_of(text, channel_kinds);
+}
+
+static bool valid_channel_policy(const char *text) {
+        return is_one_of(text, channel_policies);
 }
 
 bool schema_valid_name(const char *text) {
@@ -91,6 +111,38 @@ static const struct field handle_fields[] = {
 };
 const struct schema schema_handle = SCHEMA(handle_info, "Handle", handle_fields);
 
+static const struct field channel_fields[] = {
+        FIELD(channel_info, id, FIELD_STRING),
+        FIELD(channel_info, name, FIELD_STRING, OPTIONAL),
+        FIELD(channel_info, kind, FIELD_ENUM, .values = channel_kinds),
+        FIELD(channel_info, policy, FIELD_ENUM, .values = channel_policies),
+        FIELD(channel_info, slots, FIELD_INT),
+        FIELD(channel_info, slot_bytes, FIELD_INT),
+        FIELD(channel_info, meta_bytes, FIELD_INT),
+        FIELD(channel_info, size, FIELD_INT),
+        FIELD(channel_info, allocated, FIELD_INT),
+        FIELD(channel_info, control_bytes, FIELD_INT),
+        FIELD(channel_info, device, FIELD_STRING),
+        FIELD(channel_info, handle, FIELD_STRING),
+        FIELD(channel_info, owner_uid, FIELD_INT),
+        FIELD(channel_info, owner_gid, FIELD_INT),
+        FIELD(channel_info, mode, FIELD_STRING),
+        FIELD(channel_info, participants, FIELD_INT),
+        FIELD(channel_info, created_usec, FIELD_INT),
+};
+const struct schema schema_channel = SCHEMA(channel_info, "Channel", channel_fields);
+
+static const struct field participant_fields[] = {
+        FIELD(participant_info, number, FIELD_INT),
+        FIELD(participant_info, generation, FIELD_INT),
+        FIELD(participant_info, role, FIELD_ENUM, .values = participant_roles),
+        FIELD(participant_info, fd, FIELD_INT, OPTIONAL),
+        FIELD(participant_info, pid, FIELD_INT),
+        FIELD(participant_info, uid, FIELD_INT),
+        FIELD(participant_info, state, FIELD_ENUM, .values = participant_states),
+};
+const struct schema schema_participant = SCHEMA(participant_info, "Participant", participant_fields);
+
 static const struct field buffer_fields[] = {
         FIELD(buffer_info, id, FIELD_STRING),
         FIELD(buffer_info, name, FIELD_STRING, OPTIONAL),
@@ -108,6 +160,7 @@ static const struct field buffer_fields[] = {
         FIELD(buffer_info, leases, FIELD_INT),
         FIELD(buffer_info, charged_uid, FIELD_INT),
         FIELD(buffer_info, meta, FIELD_OBJECT, OPTIONAL),
+        FIELD(buffer_info, channel, FIELD_STRUCT, OPTIONAL, .of = &schema_channel),
 };
 const struct schema schema_buffer = SCHEMA(buffer_info, "Buffer", buffer_fields);
 
@@ -139,42 +192,6 @@ static const struct field event_fields[] = {
 };
 const struct schema schema_event = SCHEMA(event_info, "Event", event_fields);
 
-static const char *const channel_kinds[] = { "queue", "broadcast", NULL };
-static const char *const channel_policies[] = { "block", "drop_oldest", NULL };
-static const char *const channel_roles[] = { "producer", "consumer", NULL };
-static const char *const participant_states[] = { "attached", "left", NULL };
-
-static const struct field channel_fields[] = {
-        FIELD(channel_info, id, FIELD_STRING),
-        FIELD(channel_info, name, FIELD_STRING, OPTIONAL),
-        FIELD(channel_info, kind, FIELD_ENUM, .values = channel_kinds),
-        FIELD(channel_info, policy, FIELD_ENUM, .values = channel_policies),
-        FIELD(channel_info, slots, FIELD_INT),
-        FIELD(channel_info, slot_bytes, FIELD_INT),
-        FIELD(channel_info, meta_bytes, FIELD_INT),
-        FIELD(channel_info, size, FIELD_INT),
-        FIELD(channel_info, allocated, FIELD_INT),
-        FIELD(channel_info, device, FIELD_STRING),
-        FIELD(channel_info, handle, FIELD_STRING),
-        FIELD(channel_info, owner_uid, FIELD_INT),
-        FIELD(channel_info, owner_gid, FIELD_INT),
-        FIELD(channel_info, mode, FIELD_STRING),
-        FIELD(channel_info, participants, FIELD_INT),
-        FIELD(channel_info, created_usec, FIELD_INT),
-};
-const struct schema schema_channel = SCHEMA(channel_info, "Channel", channel_fields);
-
-static const struct field participant_fields[] = {
-        FIELD(participant_info, number, FIELD_INT),
-        FIELD(participant_info, generation, FIELD_INT),
-        FIELD(participant_info, role, FIELD_ENUM, .values = channel_roles),
-        FIELD(participant_info, fd, FIELD_INT, OPTIONAL),
-        FIELD(participant_info, pid, FIELD_INT),
-        FIELD(participant_info, uid, FIELD_INT),
-        FIELD(participant_info, state, FIELD_ENUM, .values = participant_states),
-};
-const struct schema schema_participant = SCHEMA(participant_info, "Participant", participant_fields);
-
 /* ---- methods ---------------------------------------------------------------------------------------------- */
 
 static const struct schema empty = { .name = "Method", .size = sizeof(struct empty_params) };
@@ -188,8 +205,7 @@ static const struct field allocate_fields[] = {
         FIELD(allocate_params, name, FIELD_STRING, OPTIONAL, IS_NAME),
         FIELD(allocate_params, handle, FIELD_STRING, OPTIONAL, .valid = valid_handle,
               .hint = "\"auto\", \"cuda-fd\", \"cuda-ipc\" or \"memfd\""),
-        FIELD(allocate_params, mode, FIELD_STRING, OPTIONAL, .valid = schema_valid_mode,
-              .hint = "a mode of three or four octal digits with r and w bits only, such as \"0640\""),
+        FIELD(allocate_params, mode, FIELD_STRING, OPTIONAL, IS_MODE),
         FIELD(allocate_params, meta, FIELD_OBJECT, OPTIONAL, .max = SCHEMA_META_MAX,
               .hint = "a JSON object of at most 4096 bytes"),
         FIELD(allocate_params, keep_ms, FIELD_INT, OPTIONAL, RANGE_MS),
@@ -204,6 +220,31 @@ static const struct field open_fields[] = {
         FIELD(open_params, wait_ms, FIELD_INT, OPTIONAL, RANGE_MS),
         FIELD(open_params, label, FIELD_STRING, OPTIONAL, IS_LABEL),
 };
+static const struct field channel_create_fields[] = {
+        FIELD(channel_create_params, slots, FIELD_INT, .min = 1, .max = RING_SLOTS_MAX, .hint = "1 to 65536"),
+        FIELD(channel_create_params, slot_bytes, FIELD_INT, RANGE_SIZE),
+        FIELD(channel_create_params, role, FIELD_STRING, IS_ROLE),
+        FIELD(channel_create_params, kind, FIELD_STRING, OPTIONAL, .valid = valid_channel_kind,
+              .hint = "\"queue\" or \"broadcast\""),
+        FIELD(channel_create_params, policy, FIELD_STRING, OPTIONAL, .valid = valid_channel_policy,
+              .hint = "\"block\" or \"drop_oldest\""),
+        FIELD(channel_create_params, meta_bytes, FIELD_INT, OPTIONAL, .min = 0, .max = RING_META_MAX, .hint = "0 to 1024 bytes"),
+        FIELD(channel_create_params, device, FIELD_STRING, OPTIONAL, IS_DEVICE),
+        FIELD(channel_create_params, name, FIELD_STRING, OPTIONAL, IS_NAME),
+        FIELD(channel_create_params, mode, FIELD_STRING, OPTIONAL, IS_MODE),
+        FIELD(channel_create_params, keep_ms, FIELD_INT, OPTIONAL, RANGE_MS),
+        FIELD(channel_create_params, wait_ms, FIELD_INT, OPTIONAL, RANGE_MS),
+        FIELD(channel_create_params, label, FIELD_STRING, OPTIONAL, IS_LABEL),
+};
+static const struct field channel_attach_fields[] = {
+        FIELD(channel_attach_params, channel, FIELD_STRING, OPTIONAL, IS_ID),
+        FIELD(channel_attach_params, name, FIELD_STRING, OPTIONAL, IS_NAME),
+        FIELD(channel_attach_params, owner, FIELD_INT, OPTIONAL, RANGE_UID),
+        FIELD(channel_attach_params, role, FIELD_STRING, IS_ROLE),
+        FIELD(channel_attach_params, wait_ms, FIELD_INT, OPTIONAL, RANGE_MS),
+        FIELD(channel_attach_params, label, FIELD_STRING, OPTIONAL, IS_LABEL),
+};
+static const struct field channel_id_fields[] = { FIELD(channel_params, channel, FIELD_STRING, IS_ID) };
 static const struct field release_fields[] = { FIELD(release_params, lease, FIELD_STRING, IS_ID) };
 static const struct field seal_fields[] = { FIELD(seal_params, buffer, FIELD_STRING, IS_ID) };
 static const struct field free_fields[] = {
@@ -223,30 +264,6 @@ static const struct field resume_fields[] = {
         FIELD(resume_params, follow, FIELD_INT, OPTIONAL, .min = 0, .max = SCHEMA_INT_MAX,
               .hint = "how many leases further calls of Resume will list"),
 };
-
-static const struct field channel_create_fields[] = {
-        FIELD(channel_create_params, slots, FIELD_INT, .min = 1, .max = 65536),
-        FIELD(channel_create_params, slot_bytes, FIELD_INT, RANGE_SIZE),
-        FIELD(channel_create_params, role, FIELD_STRING),
-        FIELD(channel_create_params, kind, FIELD_STRING, OPTIONAL),
-        FIELD(channel_create_params, policy, FIELD_STRING, OPTIONAL),
-        FIELD(channel_create_params, meta_bytes, FIELD_INT, OPTIONAL, .min = 0, .max = 1024),
-        FIELD(channel_create_params, device, FIELD_STRING, OPTIONAL, IS_DEVICE),
-        FIELD(channel_create_params, name, FIELD_STRING, OPTIONAL, IS_NAME),
-        FIELD(channel_create_params, mode, FIELD_STRING, OPTIONAL),
-        FIELD(channel_create_params, keep_ms, FIELD_INT, OPTIONAL, RANGE_MS),
-        FIELD(channel_create_params, wait_ms, FIELD_INT, OPTIONAL, RANGE_MS),
-        FIELD(channel_create_params, label, FIELD_STRING, OPTIONAL, IS_LABEL),
-};
-static const struct field channel_attach_fields[] = {
-        FIELD(channel_attach_params, channel, FIELD_STRING, OPTIONAL, IS_ID),
-        FIELD(channel_attach_params, name, FIELD_STRING, OPTIONAL, IS_NAME),
-        FIELD(channel_attach_params, owner, FIELD_INT, OPTIONAL, RANGE_UID),
-        FIELD(channel_attach_params, role, FIELD_STRING),
-        FIELD(channel_attach_params, wait_ms, FIELD_INT, OPTIONAL, RANGE_MS),
-        FIELD(channel_attach_params, label, FIELD_STRING, OPTIONAL, IS_LABEL),
-};
-static const struct field channel_of_fields[] = { FIELD(channel_params, channel, FIELD_STRING, IS_ID) };
 
 static const struct field info_fields[] = {
         FIELD(info_reply, vendor, FIELD_STRING),           FIELD(info_reply, product, FIELD_STRING),
@@ -308,6 +325,9 @@ static const struct field resume_reply_fields[] = {
 METHOD_SCHEMA(interface_schema, interface_params, interface_fields);
 METHOD_SCHEMA(allocate_schema, allocate_params, allocate_fields);
 METHOD_SCHEMA(open_schema, open_params, open_fields);
+METHOD_SCHEMA(channel_create_schema, channel_create_params, channel_create_fields);
+METHOD_SCHEMA(channel_attach_schema, channel_attach_params, channel_attach_fields);
+METHOD_SCHEMA(channel_id_schema, channel_params, channel_id_fields);
 METHOD_SCHEMA(release_schema, release_params, release_fields);
 METHOD_SCHEMA(seal_schema, seal_params, seal_fields);
 METHOD_SCHEMA(free_schema, free_params, free_fields);
@@ -319,15 +339,12 @@ METHOD_SCHEMA(info_schema, info_reply, info_fields);
 METHOD_SCHEMA(description_schema, description_reply, description_fields);
 METHOD_SCHEMA(status_schema, status_reply, status_fields);
 METHOD_SCHEMA(grant_schema, grant_reply, grant_fields);
+METHOD_SCHEMA(channel_schema, channel_reply, channel_reply_fields);
+METHOD_SCHEMA(participants_schema, participants_reply, participants_fields);
 METHOD_SCHEMA(leases_schema, list_reply, leases_fields);
 METHOD_SCHEMA(buffers_schema, list_buffers_reply, buffers_fields);
 METHOD_SCHEMA(event_reply_schema, watch_reply, event_reply_fields);
 METHOD_SCHEMA(resume_reply_schema, resume_reply, resume_reply_fields);
-METHOD_SCHEMA(channel_create_schema, channel_create_params, channel_create_fields);
-METHOD_SCHEMA(channel_attach_schema, channel_attach_params, channel_attach_fields);
-METHOD_SCHEMA(channel_of_schema, channel_params, channel_of_fields);
-METHOD_SCHEMA(channel_reply_schema, channel_reply, channel_reply_fields);
-METHOD_SCHEMA(participants_schema, participants_reply, participants_fields);
 
 const struct method_schema method_schemas[N_METHODS] = {
         [METHOD_GET_INFO] = { SERVICE ".GetInfo", &empty, &info_schema },
@@ -336,6 +353,9 @@ const struct method_schema method_schemas[N_METHODS] = {
         [METHOD_GET_STATUS] = { BROKER ".GetStatus", &empty, &status_schema },
         [METHOD_ALLOCATE] = { BROKER ".Allocate", &allocate_schema, &grant_schema },
         [METHOD_OPEN] = { BROKER ".Open", &open_schema, &grant_schema },
+        [METHOD_CHANNEL_CREATE] = { BROKER ".ChannelCreate", &channel_create_schema, &channel_schema },
+        [METHOD_CHANNEL_ATTACH] = { BROKER ".ChannelAttach", &channel_attach_schema, &channel_schema },
+        [METHOD_CHANNEL_PARTICIPANTS] = { BROKER ".ChannelParticipants", &channel_id_schema, &participants_schema },
         [METHOD_RELEASE] = { BROKER ".Release", &release_schema, &empty },
         [METHOD_SEAL] = { BROKER ".Seal", &seal_schema, &empty },
         [METHOD_FREE] = { BROKER ".Free", &free_schema, &empty },
@@ -344,9 +364,6 @@ const struct method_schema method_schemas[N_METHODS] = {
         [METHOD_LIST_BUFFERS] = { BROKER ".ListBuffers", &list_schema, &buffers_schema },
         [METHOD_WATCH] = { BROKER ".Watch", &watch_schema, &event_reply_schema },
         [METHOD_RESUME] = { BROKER ".Resume", &resume_schema, &resume_reply_schema },
-        [METHOD_CHANNEL_CREATE] = { BROKER ".ChannelCreate", &channel_create_schema, &channel_reply_schema },
-        [METHOD_CHANNEL_ATTACH] = { BROKER ".ChannelAttach", &channel_attach_schema, &channel_reply_schema },
-        [METHOD_CHANNEL_PARTICIPANTS] = { BROKER ".ChannelParticipants", &channel_of_schema, &participants_schema },
 };
 
 /* ---- look-up ---------------------------------------------------------------------------------------------- */

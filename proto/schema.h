@@ -70,6 +70,10 @@ enum device_kind { DEVICE_CUDA, DEVICE_HOST };
 enum zeroed { ZEROED_DRIVER, ZEROED_WIPED, ZEROED_UNKNOWN };
 enum buffer_state { BUFFER_LIVE, BUFFER_KEPT, BUFFER_DRAINING };
 enum access { ACCESS_RW, ACCESS_RO };
+enum channel_kind { CHANNEL_QUEUE, CHANNEL_BROADCAST };
+enum channel_policy { CHANNEL_BLOCK, CHANNEL_DROP_OLDEST };
+enum participant_role { PARTICIPANT_PRODUCER, PARTICIPANT_CONSUMER };
+enum participant_state { PARTICIPANT_ATTACHED, PARTICIPANT_LEFT };
 enum lease_state { LEASE_ACTIVE, LEASE_DETACHED, LEASE_DRAINING };
 
 struct device_info {
@@ -100,6 +104,25 @@ struct buffer_info {
         int state; /* enum buffer_state */
         int64_t created_usec, leases, charged_uid;
         const char *meta; /* optional: JSON text */
+        const struct channel_info *channel; /* optional */
+};
+
+struct channel_info {
+        const char *id, *name;
+        int kind, policy; /* enum channel_kind, enum channel_policy */
+        int64_t slots, slot_bytes, meta_bytes, size, allocated, control_bytes;
+        const char *device, *handle;
+        int64_t owner_uid, owner_gid;
+        const char *mode;
+        int64_t participants, created_usec;
+};
+
+struct participant_info {
+        int64_t number, generation;
+        int role; /* enum participant_role */
+        int64_t fd; /* optional: index of a pidfd */
+        int64_t pid, uid;
+        int state; /* enum participant_state */
 };
 
 struct lease_info {
@@ -118,29 +141,6 @@ struct event_info {
         const char *kind;
         const struct buffer_info *buffer; /* optional */
         const struct lease_info *lease;   /* optional */
-};
-
-enum channel_kind { CHANNEL_QUEUE, CHANNEL_BROADCAST };
-enum channel_policy { CHANNEL_BLOCK, CHANNEL_DROP_OLDEST };
-enum channel_role { CHANNEL_PRODUCER, CHANNEL_CONSUMER };
-enum participant_state { PARTICIPANT_ATTACHED, PARTICIPANT_LEFT };
-
-struct channel_info {
-        const char *id, *name;
-        int kind, policy; /* enum channel_kind, enum channel_policy */
-        int64_t slots, slot_bytes, meta_bytes, size, allocated;
-        const char *device, *handle;
-        int64_t owner_uid, owner_gid;
-        const char *mode;
-        int64_t participants, created_usec;
-};
-
-struct participant_info {
-        int64_t number, generation;
-        int role;   /* enum channel_role */
-        int64_t fd; /* optional: index of a pidfd */
-        int64_t pid, uid;
-        int state; /* enum participant_state */
 };
 
 /* ---- methods: parameters ---------------------------------------------------------------------------------- */
@@ -280,7 +280,8 @@ struct resume_reply {
         struct struct_array leases; /* struct lease_info */
 };
 
-extern const struct schema schema_device, schema_handle, schema_buffer, schema_lease, schema_event, schema_channel, schema_participant;
+extern const struct schema schema_device, schema_handle, schema_buffer, schema_lease, schema_event, schema_channel,
+        schema_participant;
 
 /* One row a method: its full name, parameters and reply. */
 enum method {
@@ -289,6 +290,9 @@ enum method {
         METHOD_GET_STATUS,
         METHOD_ALLOCATE,
         METHOD_OPEN,
+        METHOD_CHANNEL_CREATE,
+        METHOD_CHANNEL_ATTACH,
+        METHOD_CHANNEL_PARTICIPANTS,
         METHOD_RELEASE,
         METHOD_SEAL,
         METHOD_FREE,
@@ -297,9 +301,6 @@ enum method {
         METHOD_LIST_BUFFERS,
         METHOD_WATCH,
         METHOD_RESUME,
-        METHOD_CHANNEL_CREATE,
-        METHOD_CHANNEL_ATTACH,
-        METHOD_CHANNEL_PARTICIPANTS,
         N_METHODS,
 };
 
@@ -323,6 +324,9 @@ union method_params {
         struct interface_params interface;
         struct allocate_params allocate;
         struct open_params open;
+        struct channel_create_params channel_create;
+        struct channel_attach_params channel_attach;
+        struct channel_params channel;
         struct release_params release;
         struct seal_params seal;
         struct free_params free;
@@ -330,9 +334,6 @@ union method_params {
         struct list_params list;
         struct watch_params watch;
         struct resume_params resume;
-        struct channel_create_params channel_create;
-        struct channel_attach_params channel_attach;
-        struct channel_params channel;
 };
 
 union method_reply {
@@ -340,12 +341,12 @@ union method_reply {
         struct description_reply description;
         struct status_reply status;
         struct grant_reply grant;
+        struct channel_reply channel;
+        struct participants_reply participants;
         struct list_reply list;
         struct list_buffers_reply list_buffers;
         struct watch_reply watch;
         struct resume_reply resume;
-        struct channel_reply channel;
-        struct participants_reply participants;
 };
 
 /* Interface texts, exactly the .varlink files; NULL when `interface` is not offered. */

@@ -19,13 +19,13 @@ COLUMNS = 140
 
 # Downwards only: a module includes its own layer and those before it. A new module needs a place here.
 LAYERS = (
-    ("util", "alarm clock creds errand fault handed limits list log log_text map memory notify rcstr waitq"),
-    ("backends", "backend backend_absent backend_cuda backend_host cuda_* wipe wipe_helper"),
+    ("util", "alarm clock creds errand fault handed lending limits list log log_text map memory notify rcstr waitq"),
+    ("backends", "annex backend backend_absent backend_cuda backend_host cuda_* wipe wipe_helper"),
     ("lane", "lane"),
     ("store", "leftovers state state_* store"),
-    ("ledger", "audit audit_state buffer client cursor events keeps lease ledger policy quota record registry reserve restore resume stored"),
+    ("ledger", "audit audit_state buffer channel client cursor events keeps lease ledger policy quota record registry reserve restore resume stored"),
     ("house", "house workplace"),
-    ("ops", "grant keeping ops ops_* request"),
+    ("ops", "grant keeping making opening ops ops_* request"),
     ("dispatch", "dispatch report wait"),
     ("session", "farewell hall outbox process sender session"),
     ("listener", "listener doors"),

@@ -295,14 +295,16 @@ static void person_destroy(struct holder *holder) {
         free(person);
 }
 
-static bool sink_send(void *session, const struct bytes *message, int fd, bool fresh, struct buffer *pinned) {
+static bool sink_send(void *session, const struct bytes *message, const struct lending *lending) {
+        struct buffer *pinned = lending ? lending->pinned : NULL;
         struct caller *caller = session;
 
         if (caller->n_refused > 0) {
                 caller->n_refused--;
                 return false;
         }
-        ck_assert(!pinned == (fd < 0));
+        caller->n_fds = lending ? lending->n_fds : 0;
+        ck_assert(!pinned == (caller->n_fds == 0) || lending->n_holders == caller->n_fds);
         free(caller->reply);
         caller->reply = malloc(message->n + 1);
         ck_assert_ptr_nonnull(caller->reply);
@@ -313,8 +315,8 @@ static bool sink_send(void *session, const struct bytes *message, int fd, bool f
                 ck_assert_uint_lt(caller->n_lent, ELEMENTSOF(caller->lent));
                 caller->lent[caller->n_lent++] = pinned;
         }
-        if (fresh)
-                close(fd);
+        if (lending && lending->fresh)
+                close(lending->fds[0]);
         return true;
 }
 
@@ -339,6 +341,7 @@ void caller_init(struct caller *caller, struct office *office, uid_t uid) {
         person->holder = (struct holder){.pid = (pid_t)uid, .uid = uid, .gid = uid, .refs = 1, .destroy = person_destroy,
                                          .pidfd = office->state ? office->null_fd : -1};
         list_init(&person->holder.leases);
+        list_init(&person->holder.members);
         office->n_people++;
         ck_assert_int_eq(registry_client_new(&office->house.registry, &peer, 0, &caller->client, &failure), 0);
         caller->client->session = caller;

@@ -52,6 +52,7 @@ struct caller {
         int n_replies;
         int n_refused;           /* sends to refuse from now on, as when memory is short */
         struct buffer *lent[8];  /* pins of replies not yet written out */
+        size_t n_fds;            /* descriptors that the last one lent */
         size_t n_lent;
         const char *dropped;
 };

@@ -15,7 +15,6 @@
 
 #include "tests/support/wait.h"
 
-#define STRIDE(slot_bytes) (((slot_bytes) + 255) / 256 * 256)
 #define FENCES_BYTES (2 << 20)
 
 /* ---- the daemon ------------------------------------------------------------------------------------------- */
@@ -68,7 +67,7 @@ static bool lies(const struct house *house, const char *what) {
 static void grant(struct fake *fake, int peer, const char *call, struct house *house) {
         bool produces = strstr(call, "\"producer\"") != NULL, gpu = house->plan.fences_fd > 0;
         const char *device = house->plan.device ? house->plan.device : "host", *kind = house->plan.kind ? house->plan.kind : "memfd";
-        size_t n_fds = 3, size = (size_t)house->geometry.n_slots * STRIDE(house->geometry.slot_bytes);
+        size_t n_fds = 3, size = (size_t)house->geometry.n_slots * ring_data_stride(house->geometry.slot_bytes);
         char people[8192], path[64], fences[160] = "", *text = NULL;
         int fds[16] = { house->data_fd, house->control_fd, gpu ? house->plan.fences_fd : house->control_fd };
         unsigned number;
@@ -87,8 +86,8 @@ static void grant(struct fake *fake, int peer, const char *call, struct house *h
         ck_assert_int_ge(
                 asprintf(&text,
                          "{\"parameters\":{\"channel\":{\"id\":\"c1\",\"name\":\"n\",\"kind\":\"%s\",\"policy\":\"%s\",\"slots\":%u,\"slot_bytes\":"
-                         "%llu,\"meta_bytes\":%u,\"size\":%zu,\"allocated\":%zu,\"device\":\"%s\",\"handle\":\"%s\",\"owner_uid\":0,\"owner_gid\":"
-                         "0,\"mode\":\"0600\",\"participants\":1,\"created_usec\":1},\"lease\":\"l%u\",\"number\":%u,\"generation\":%u,"
+                         "%llu,\"meta_bytes\":%u,\"size\":%zu,\"allocated\":%zu,\"control_bytes\":1,\"device\":\"%s\",\"handle\":\"%s\",\"owner_uid\":0,"
+                         "\"owner_gid\":0,\"mode\":\"0600\",\"participants\":1,\"created_usec\":1},\"lease\":\"l%u\",\"number\":%u,\"generation\":%u,"
                          "\"data\":{\"kind\":\"%s\",\"fd\":%d,\"offset\":0,\"size\":%zu,\"device\":\"%s\"},%s"
                          "\"control\":{\"kind\":\"memfd\",\"fd\":%d,\"offset\":0,\"size\":%zu,\"device\":\"host\"},\"participants\":[%s]}}",
                          house->geometry.mode == RING_QUEUE ? "queue" : "broadcast",
@@ -171,7 +170,7 @@ void house_open(struct house *house, const struct house_plan *plan) {
         ring_page_init(house->page, &house->geometry);
         house->data_fd = house->plan.data_fd > 0
                                  ? house->plan.data_fd
-                                 : fake_memfd((int64_t)(house->geometry.n_slots * STRIDE(house->geometry.slot_bytes)), false);
+                                 : fake_memfd((int64_t)(house->geometry.n_slots * ring_data_stride(house->geometry.slot_bytes)), false);
         (void)pthread_mutex_init(&house->lock, NULL);
         house->fake = fake_start(answer, house);
         house->client = connect_to(house->fake->path, &error);

@@ -108,6 +108,7 @@ struct holder *world_holder(struct world *world, uid_t uid) {
                 .destroy = process_destroy,
         };
         list_init(&process->holder.leases);
+        list_init(&process->holder.members);
         world->n_holders++;
         return &process->holder;
 }

@@ -12,7 +12,7 @@
 #include "vectors.h"
 
 static const struct schema *const types[] = { &schema_device, &schema_handle, &schema_buffer, &schema_lease,
-                                              &schema_event };
+                                              &schema_event, &schema_channel, &schema_participant };
 
 /* ---- the tables as interface text, without blanks ---------------------------------------------------------- */
 
