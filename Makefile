@@ -4,7 +4,7 @@
 #   make deps            installs what is missing (Debian 12, as root)
 #   make demo            real files passed between processes, shown step by step
 #   make check           every test; T='unit integration/deaths' runs a part; SAN=address or SAN=thread
-#   make fuzz            four fuzzers, FUZZ_TIME=60 seconds each; FUZZ='codec wire' a part
+#   make fuzz            five fuzzers, FUZZ_TIME=60 seconds each; FUZZ='codec wire' a part
 #   make bench           the figures, with their targets beside them
 #   make lint valgrind fuzz-replay
 #   make V=1             shows each command

@@ -27,8 +27,9 @@ int ring_bury(struct ring *ring, const struct ring_spot *spot) {
 
         if (RING_RULE(only_the_dead_are_buried) && (life == RING_ALIVE || life == RING_LEFT))
                 return RING_UNREADY;
+        /* Nobody owns it: unless it is not what was seen any more, it was never given out by the rules. */
         if (life < RING_ALIVE || life > RING_REAPED)
-                return ring_is_corrupt(ring);
+                return ring_load(&spot->slot->word) != spot->word ? RING_AGAIN : ring_is_corrupt(ring);
         /* What is found may be of the lap before. */
         old.ticket = ring_word_ticket(spot->word);
         if (ring_word_state(old.word) == RING_CLAIMED)

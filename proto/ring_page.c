@@ -89,7 +89,9 @@ void ring_page_admit(struct ring_page *page, unsigned member, uint32_t generatio
         struct ring_member *place = &page->members[member % RING_MEMBERS];
         uint64_t others = ~(UINT64_C(1) << member % RING_MEMBERS);
 
-        /* Whoever still looks at the last holder sees it reaped until all of this is done. */
+        /* Nobody until all of this is done. The generation comes first: what was remembered of the one before the last is
+         * forgotten only when it can be seen that it is too old (ring_is_broken). */
+        ring_store(&place->word, ring_member_word(generation, role, RING_VACANT));
         (void)ring_and(&page->items.waiting, others);
         (void)ring_and(&page->room.waiting, others);
         stop_helping(page, others);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -426,6 +427,58 @@ START_TEST(readiness_takes_nothing) {
 }
 END_TEST
 
+/* Several threads use one ring, and sleep most of the time: two slots, five threads. */
+#define N_SHARED 20000
+static atomic_uint next_number, threads_left;
+static atomic_uchar seen[N_SHARED];
+
+static void *produce_shared(void *data) {
+        uint64_t number;
+        struct ring_item mine;
+
+        (void)data;
+        while ((number = atomic_fetch_add(&next_number, 1)) < N_SHARED)
+                if (ring_begin_produce(producer, deadline_in(WAIT_MS) * 1000, &mine) != RING_OK ||
+                    ring_publish(producer, &mine, 1, &number, sizeof(number), 0) != RING_OK)
+                        return (void *)(uintptr_t) "producing";
+        if (atomic_fetch_sub(&threads_left, 1) == 1)
+                ring_close(producer);
+        return NULL;
+}
+
+static void *consume_shared(void *data) {
+        struct ring_item mine;
+        uint64_t number;
+        int r;
+
+        (void)data;
+        while ((r = ring_take(consumer, deadline_in(WAIT_MS) * 1000, &mine)) == RING_OK) {
+                memcpy(&number, mine.meta, sizeof(number));
+                if (atomic_fetch_add(&seen[number], 1) != 0 || ring_release(consumer, &mine, 0) != RING_OK)
+                        return (void *)(uintptr_t) "consuming";
+        }
+        return r == RING_CLOSED ? NULL : (void *)(uintptr_t) "waiting";
+}
+
+START_TEST(threads_may_share_a_ring) {
+        pthread_t threads[5];
+
+        begin(RING_QUEUE, RING_BLOCK, 2);
+        atomic_store(&threads_left, 2);
+        for (int i = 0; i < 5; i++)
+                ck_assert_int_eq(pthread_create(&threads[i], NULL, i < 2 ? produce_shared : consume_shared, NULL), 0);
+        for (int i = 0; i < 5; i++) {
+                void *fault;
+                ck_assert_int_eq(pthread_join(threads[i], &fault), 0);
+                ck_assert_msg(!fault, "a thread failed at %s", (const char *)fault);
+        }
+        for (int i = 0; i < N_SHARED; i++)
+                ck_assert_uint_eq(seen[i], 1);
+        ck_assert_uint_eq(stage.page->items.waiting | stage.page->room.waiting, 0);
+        end();
+}
+END_TEST
+
 static bool makes_one;
 
 /* Under seccomp's strict mode any system call but read, write, exit and sigreturn is death. */
@@ -482,6 +535,7 @@ static void add_tests(TCase *tests) {
         tcase_add_loop_test(tests, end_of_waiting_for_other_reasons, 0, 2);
         tcase_add_loop_test(tests, a_death_wakes, 0, 2);
         tcase_add_loop_test(tests, readiness_takes_nothing, 0, 4);
+        tcase_add_test(tests, threads_may_share_a_ring);
         tcase_add_loop_test(tests, a_steady_flow_makes_no_system_call, 0, 4);
 }
 

@@ -44,7 +44,8 @@ static void *give_ring(size_t n);
 /* Who takes part, one letter each, which is the actor's and the member's number:
  * P produces; K too, but cancels its first item; C consumes what comes, there from the start; D likewise, but one item only,
  * then leaves; J joins sometime; S sometime takes over the number of a consumer that left or was reaped; W sees a death, marks
- * it, reaps twice; M only marks it; L declares the first consumer left; X closes the channel. */
+ * it, reaps twice; U too, but finds the dead one's fence unfinished; M only marks it; L declares the first consumer left; X
+ * closes the channel. */
 struct scenario {
         const char *name;
         enum ring_mode mode;
@@ -121,12 +122,12 @@ static void produce(unsigned me) {
                         r = ring_cancel(ring, &item);
                 } else {
                         if (!rule_holds("written_before_published"))
-                                r = ring_publish(ring, &item, 8, &id, sizeof(id), 0);
+                                r = ring_publish(ring, &item, 8, &id, sizeof(id), 1);
                         world.data[item.slot][0] = id;
                         model_at("write half", NULL);
                         world.data[item.slot][1] = id;
                         if (rule_holds("written_before_published"))
-                                r = ring_publish(ring, &item, 8, &id, sizeof(id), 0);
+                                r = ring_publish(ring, &item, 8, &id, sizeof(id), 1);
                         world.published[item.ticket] = id;
                 }
                 if (r != RING_OK)
@@ -231,7 +232,7 @@ static void watch(unsigned me) {
         if (scenario->cast[me] == 'M')
                 return;
         for (int i = 0; i < 2; i++) {
-                int r = ring_reap(ring, victim, 1, RING_FENCE_MAX);
+                int r = ring_reap(ring, victim, 1, scenario->cast[me] == 'U' ? 0 : RING_FENCE_MAX);
                 if (r != RING_OK && r != RING_GONE)
                         model_fail("reap: %s", ring_verdict_sentence(r));
         }
@@ -265,6 +266,7 @@ static bool is_quiet(const volatile void *address) {
 static bool is_asleep(unsigned actor) {
         switch (scenario->cast[actor]) {
         case 'W':
+        case 'U':
         case 'M': return world.victim < 0;
         case 'S': return reusable() < 0;
         default: return false;
@@ -294,7 +296,7 @@ static void check_known(unsigned actor) {
                 int64_t claimed = world.claimed[told.ticket];
                 if (claimed != 0 && told.id != 0 && told.id != claimed)
                         model_fail("ticket %lu: told %ld, was %ld", (unsigned long)told.ticket, (long)told.id, (long)claimed);
-                if (told.id == 0 && world.published[told.ticket] != 0)
+                if (told.id == 0 && world.published[told.ticket] != 0 && !strchr(scenario->cast, 'U'))
                         model_fail("ticket %lu was whole and is told broken", (unsigned long)told.ticket);
         }
 }
@@ -331,7 +333,7 @@ static void end_queue(const bool *is_dead) {
                 model_fail("of %u items %u were not told, %u dropped, %u in dead hands", n_published, n_missing, n_drops, may_miss);
         for (unsigned i = 0; i < scenario->n_slots; i++) {
                 enum ring_state state = ring_word_state(slot_at(i)->word);
-                bool buried = strchr(scenario->cast, 'W') || world.victim < 0;
+                bool buried = strpbrk(scenario->cast, "WU") || world.victim < 0;
                 if (state == RING_READY || state == RING_CLAIMED || (buried && state == RING_TAKEN))
                         model_fail("slot %u is left in state %d", i, state);
         }
@@ -417,6 +419,7 @@ static bool is_watched(const char *test) {
 static struct model_result run(const struct scenario *which, const char *rule) {
         static void (*const parts[128])(unsigned) = { ['P'] = produce, ['K'] = produce, ['C'] = consume,      ['D'] = consume,
                                                       ['J'] = join,    ['S'] = succeed, ['W'] = watch,        ['M'] = watch,
+                                                      ['U'] = watch,
                                                       ['L'] = declare_left, ['X'] = close_all };
         struct model_plan plan = { .n_actors = (unsigned)strlen(which->cast),
                                    .world = { { page_bytes, sizeof(struct ring_page) - (RING_MEMBERS - 5) * sizeof(struct ring_member) },
@@ -451,6 +454,8 @@ static const struct scenario scenes[] = {
         { "queue, one of two producers dies", RING_QUEUE, RING_BLOCK, 1, "PPCM", 1, true, 2 },
         { "queue, one of two consumers dies", RING_QUEUE, RING_BLOCK, 1, "PCCM", 2, true, 1 },
         { "queue, two reap", RING_QUEUE, RING_BLOCK, 1, "PCWW", 1, true, 1 },
+        { "queue, one dies with its fence unfinished", RING_QUEUE, RING_BLOCK, 2, "PCU", 2, true, 2 },
+        { "broadcast, one dies with its fence unfinished", RING_BROADCAST, RING_BLOCK, 2, "PCU", 2, true, 2 },
         { "queue, a number is given again", RING_QUEUE, RING_BLOCK, 1, "PCWS", 2, true, 2 },
         { "queue, one leaves", RING_QUEUE, RING_BLOCK, 1, "PDS", 2, false, 0 },
         { "queue, drop-oldest 1:1", RING_QUEUE, RING_DROP_OLDEST, 1, "PC", 3, false, 0 },
