@@ -75,8 +75,9 @@ struct claim *claim_left_behind(const struct conn *conn) {
 #define KEPT "What is mapped stays mapped until it is released, but the daemon no longer answers for those bytes. "
 
 static const char *const losses[] = {
-        [LOSS_NO_STORE] = "The connection to the daemon ended, and this lease with it: the daemon has no store that would keep "
-                          "buffers over its restart (it has one when systemd starts it). " KEPT "Allocate or open anew.",
+        [LOSS_NO_STORE] = "The connection to the daemon ended, and this lease with it: the daemon ended or closed the session (kick, or a "
+                          "limit), and has no store that would keep buffers over its restart (it has one when systemd starts it). "
+                          KEPT "Allocate or open anew.",
         [LOSS_OFF] = "The connection to the daemon ended, and this lease with it, since the option restart_ms is -1. " KEPT
                      "Allocate or open anew.",
         [LOSS_SESSION] = "The connection to the daemon ended, and this lease with it: the daemon closed the session (kick, or a limit), "

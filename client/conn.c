@@ -328,6 +328,7 @@ int conn_call(struct conn *conn, const struct bytes *message, int64_t deadline, 
                 return senseless(conn, "it goes on where one reply is due", ret_error);
         if (unasked)
                 conn_close(conn);
+        conn->back_usec = 0;
         *ret_reply = reply;
         reply = (struct reply){ 0 };
         return GPUIPC_OK;

@@ -43,8 +43,10 @@ struct conn {
         int watched_fd;     /* -1, or its number there; under the client's lock, as is the next */
         bool look;          /* the set says that something happened to it */
         unsigned n_retries; /* since away_usec */
+        unsigned n_soon;    /* how often in a row it broke soon after back_usec */
         int64_t away_usec;  /* when the connection was found broken; 0: it is not */
         int64_t retry_usec; /* when to try again */
+        int64_t back_usec;  /* when it was there again; 0: it has served a call since, or never broke */
 };
 
 struct reply {

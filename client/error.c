@@ -187,8 +187,9 @@ static void explain(const struct failure *f, enum method method, char *out, size
                 return;
         case VERDICT_QUOTA_EXCEEDED:
                 (void)snprintf(out, n, "The limit %s is reached: %" PRId64 " of %" PRId64 " in use and %" PRId64
-                                       " more asked for. Release something, wait for it (wait_ms), or have the "
-                                       "administrator raise it.", f->subject, f->used, f->limit, f->asked);
+                                       " more asked for. %s, or have the administrator raise it.", f->subject, f->used, f->limit,
+                               f->asked, f->asked > f->limit ? "That is more than it ever allows: ask for less"
+                                                             : "Release something, wait for it (wait_ms)");
                 return;
         case VERDICT_OUT_OF_MEMORY:
                 (void)snprintf(out, n, "The device %s has %" PRId64 " bytes free and %" PRId64 " were asked for. Release "

@@ -79,20 +79,30 @@ static void give_up(gpuipc_client *client, struct conn *conn, const gpuipc_error
         set_given_up(client, true);
 }
 
+void outage_begin(struct conn *conn) {
+        int64_t now = clock_usec();
+        bool soon = conn->back_usec != 0 && now - conn->back_usec < INT64_C(1000) * OUTAGE_REPEAT_SOON_MS;
+
+        if (conn->away_usec != 0)
+                return;
+        conn->n_soon = !soon ? 0 : conn->n_soon < OUTAGE_SOON_PAUSES ? conn->n_soon + 1 : OUTAGE_SOON_PAUSES;
+        conn->n_retries = 0;
+        conn->away_usec = now;
+        conn->retry_usec = soon ? now + outage_pause_usec(conn->n_soon) : now;
+}
+
 int outage_try(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
         bool again = conn->used;
         gpuipc_error error;
         int64_t limit;
         int r;
 
-        if (conn->away_usec == 0) {
-                conn->away_usec = clock_usec();
-                conn->n_retries = 0;
-        }
+        outage_begin(conn);
         limit = limit_of(client, conn);
         r = resume_step(client, conn, limit > conn->away_usec && limit < deadline ? limit : deadline, &error);
         if (r == GPUIPC_OK) {
                 conn->away_usec = 0;
+                conn->back_usec = clock_usec();
                 set_given_up(client, false);
                 if (again)
                         atomic_fetch_add(&client->restarts, 1);

@@ -11,9 +11,13 @@
 #define OUTAGE_PAUSE_MAX_MS 250   /* up to this */
 #define OUTAGE_REPEATS_MAX 5      /* of a call that breaks the connection each time, */
 #define OUTAGE_REPEAT_SOON_MS 100 /* within this time */
+#define OUTAGE_SOON_PAUSES 2      /* a connection that breaks so soon after it is back pauses as after so many tries in vain at most */
 
 /* How long to wait after so many tries in vain. */
 int64_t outage_pause_usec(unsigned n);
+
+/* Notes that the connection is broken, unless that is known: conn->retry_usec is when to try first. */
+void outage_begin(struct conn *conn);
 
 /* Tries once. GPUIPC_OK: the connection is there, and each lease stands or is known to be lost. Else, with
  * conn->away_usec set: at conn->retry_usec again (with conn->resuming: when the daemon answers). Else it is given up, and the

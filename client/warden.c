@@ -113,6 +113,10 @@ static void tend(gpuipc_client *client, struct conn *conn) {
         }
         if (!conn->resuming)
                 conn_close(conn);
+        outage_begin(conn);
+        /* What broke again at once, be it a daemon that ends each time or another in its place, is not hammered at. */
+        if (resume_wanted(conn) && !conn->resuming && clock_usec() < conn->retry_usec)
+                return;
         if (resume_wanted(conn))
                 (void)outage_try(client, conn, 0, NULL);
         else

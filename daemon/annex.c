@@ -26,6 +26,15 @@ static size_t head_bytes(void) {
         return (sizeof(struct ring_page) + page - 1) / page * page;
 }
 
+/* Who only looks gets a descriptor that cannot write. One for all: nothing is made on the loop. */
+static int annex_open(struct annex *annex, struct backend_detail *detail) {
+        int fd, r = backend_host.open(annex->control, ACCESS_RO, &fd, detail);
+
+        if (r == 0)
+                annex->control->fds[ACCESS_RO] = fd;
+        return r;
+}
+
 static int annex_map(struct annex *annex, struct backend_detail *detail) {
         void *page = mmap(NULL, head_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, backing_fd(annex->control, ACCESS_RW), 0);
 
@@ -38,6 +47,7 @@ static int annex_map(struct annex *annex, struct backend_detail *detail) {
 static int annex_begin(struct annex *annex, const struct annex_spec *spec, struct backend_detail *detail) {
         int fd = backing_fd(annex->control, ACCESS_RW);
         void *page = mmap(NULL, (size_t)spec->control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        int r;
 
         if (page == MAP_FAILED)
                 return annex_fail(detail, errno, "mapping");
@@ -46,7 +56,8 @@ static int annex_begin(struct annex *annex, const struct annex_spec *spec, struc
         /* Whoever has the descriptor could seal it against the writing of those who come later, and of a later daemon. */
         if (fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL) < 0)
                 return annex_fail(detail, errno, "sealing");
-        return annex_map(annex, detail);
+        r = annex_open(annex, detail);
+        return r == 0 ? annex_map(annex, detail) : r;
 }
 
 int annex_allocate(const struct backend *backend, struct backend_device *device, const char *handle, const struct annex_spec *spec,
@@ -80,7 +91,11 @@ int annex_adopt(const struct backend *backend, struct backend_device *device, co
         r = backend_host.adopt(NULL, take_fd(&control), spec->control_bytes, "memfd", &annex->control, detail);
         if (r == 0 && fences >= 0)
                 r = backend->adopt(device, take_fd(&fences), FENCES_BYTES, handle, &annex->fences, detail);
-        return r == 0 ? annex_map(annex, detail) : r;
+        if (r == 0)
+                r = annex_map(annex, detail);
+        if (r == 0)
+                (void)annex_open(annex, detail); /* a member may have taken a lease on the file, which costs the others their look */
+        return r;
 }
 
 void backing_close(const struct backend *backend, struct backing *backing_take) {

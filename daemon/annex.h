@@ -17,7 +17,7 @@ struct annex_spec {
 
 struct annex {
         struct backing *fences;  /* NULL: none (yet) */
-        struct backing *control;
+        struct backing *control; /* its read-only descriptor is prepared, for those who only look at the figures */
         struct ring_page *page;  /* its head; the loop stores into it */
         bool short_of_host;      /* making it ended with -ENOMEM, of the host's memory */
 };

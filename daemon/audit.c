@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct account_sums {
-        int64_t used_bytes, reserved_bytes, clients, names, waits, draining;
+        int64_t used_bytes, reserved_bytes, clients, names, waits, draining, stored;
         unsigned refs;
 };
 
@@ -17,6 +17,7 @@ static void account_add_charge(struct account_sums *sums, const struct account *
         if (charge->account != account)
                 return;
         sums->refs++;
+        sums->stored += charge->stored;
         if (charge->reserved)
                 sums->reserved_bytes += charge->bytes;
         else
@@ -35,6 +36,17 @@ static void account_add_buffer(struct account_sums *sums, const struct account *
                 account_add_charge(sums, account, &buffer->channel->charge);
 }
 
+static void account_add_processes(struct account_sums *sums, const struct account *account, const struct map *processes) {
+        const struct stored *stored;
+        size_t position = 0;
+
+        while ((stored = map_next(processes, &position)))
+                if (stored->account == account) {
+                        sums->refs++;
+                        sums->stored++;
+                }
+}
+
 static bool audit_account(const struct registry *registry, const struct account *account) {
         struct account_sums sums = { 0 };
         const struct buffer *buffer;
@@ -43,6 +55,7 @@ static bool audit_account(const struct registry *registry, const struct account 
 
         list_for_each(buffer, &registry->buffers, by_registry)
                 account_add_buffer(&sums, account, buffer);
+        account_add_processes(&sums, account, &registry->stored);
         list_for_each(lease, &registry->leases, by_registry)
                 if (lease->account == account) {
                         sums.refs++;
@@ -58,7 +71,7 @@ static bool audit_account(const struct registry *registry, const struct account 
                 sums.refs += client->account == account;
         return account->used_bytes == sums.used_bytes && account->reserved_bytes == sums.reserved_bytes &&
                account->clients == sums.clients && account->names == sums.names && account->waits == sums.waits &&
-               account->draining == sums.draining && account->refs >= sums.refs && account->refs > 0;
+               account->draining == sums.draining && account->stored == sums.stored && account->refs >= sums.refs && account->refs > 0;
 }
 
 static bool audit_accounts(const struct registry *registry) {
@@ -186,6 +199,8 @@ static bool audit_buffer(const struct registry *registry, const struct buffer *b
         if (place > 1 && registry->keeps.heap[place / 2]->keep_until_usec > buffer->keep_until_usec)
                 return false;
         if (!buffer->charge.account || buffer->charge.bytes != buffer->allocated)
+                return false;
+        if (buffer->charge.stored != (buffer->stored ? buffer_n_parcels(buffer) : 0))
                 return false;
         return (!payer || buffer->charge.account == payer) && audit_buffer_leases(buffer) && audit_channel(buffer) &&
                audit_buffer_phase(buffer);

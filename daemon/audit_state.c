@@ -35,6 +35,8 @@ static bool audit_lease_record(const struct registry *registry, const struct lea
                 return !lease->stored || lease->phase == LEASE_PHASE_RESERVED;
         word = state_word(state, STATE_LEASE, lease->slot);
         return state_read(state, STATE_LEASE, lease->slot, &fixed, texts) && fixed.serial == lease->serial &&
+               fixed.member == (lease->member ? lease->member->number + 1 : 0) &&
+               fixed.generation == (lease->member ? lease->member->generation : 0) &&
                fixed.buffer == lease->buffer->serial && lease->stored && fixed.process == lease->stored->slot &&
                state_word(state, STATE_PROCESS, lease->stored->slot) == STATE_LIVE &&
                word == (lease->phase == LEASE_PHASE_DRAINING ? STATE_DRAINING : STATE_LIVE);
@@ -83,7 +85,9 @@ bool audit_state(const struct registry *registry) {
 
         list_for_each(buffer, &registry->buffers, by_registry) {
                 n_buffers += buffer->slot != SLOT_NONE;
-                n_stored += buffer->stored;
+                n_buffers += buffer->channel && buffer->channel->fences_slot != SLOT_NONE;
+                n_buffers += buffer->channel && buffer->channel->control_slot != SLOT_NONE;
+                n_stored += buffer->stored ? buffer_n_parcels(buffer) : 0;
                 if (!audit_buffer_record(registry, buffer))
                         return false;
         }

@@ -90,7 +90,7 @@ struct backend {
 int backing_fd(const struct backing *backing, enum access access);
 bool backing_prepared(const struct backing *backing, enum access access);
 
-/* How many descriptors a buffer uses; a channel one more, and one for its fences. */
+/* How many descriptors a buffer uses; a channel some more, see channel_n_descriptors(). */
 #define BACKING_DESCRIPTORS 1
 
 extern const struct backend backend_host;

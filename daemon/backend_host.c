@@ -199,9 +199,13 @@ static int host_adopt(struct backend_device *device, int fd_take, int64_t size, 
         int seals = fcntl(fd, F_GET_SEALS);
 
         (void)device, (void)handle;
+        if (seals < 0 && errno != EINVAL)
+                return host_fail(detail, errno, "reading its seals: %s", strerrordesc_np(errno));
         if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
                 return host_fail(detail, EBADMSG, "it is no memfd of fixed length");
-        if (fstat(fd, &st) < 0 || st.st_size != size)
+        if (fstat(fd, &st) < 0)
+                return host_fail(detail, errno, "fstat: %s", strerrordesc_np(errno));
+        if (st.st_size != size)
                 return host_fail(detail, EBADMSG, "its length is not %" PRId64 " bytes", size);
         backing = calloc(1, sizeof(*backing));
         if (!backing)

@@ -417,6 +417,8 @@ void broker_free(struct broker *broker) {
         uv_idle_stop(&broker->idle);
         alarm_cancel(&broker->deadline);
         doors_close(&broker->doors);
+        while (broker->hall.doorman && !broker_lanes_idle(broker)) /* of a start that failed half-way */
+                uv_run(&broker->loop, UV_RUN_ONCE);
         keeper_stop(&broker->keeper);
         if (broker->registry_made)
                 registry_deinit(&house->registry);

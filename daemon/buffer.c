@@ -27,13 +27,14 @@ int64_t buffer_bytes(const struct buffer *buffer) {
 }
 
 int64_t buffer_n_parcels(const struct buffer *buffer) {
-        return 1 + (buffer->channel ? channel_n_descriptors(buffer->channel) : 0);
+        return 1 + (buffer->channel ? channel_n_parcels(buffer->channel->fences_bytes) : 0);
 }
 
 /* Uncounted before it is out of the store: what is sent after that finds the room it leaves. */
 static void buffer_unstore(struct registry *registry, struct buffer *buffer) {
         registry->n_stored -= buffer->stored ? buffer_n_parcels(buffer) : 0;
         buffer->stored = false;
+        charge_set_stored(&buffer->charge, 0);
 }
 
 void buffer_forget(struct registry *registry, struct buffer *buffer) {

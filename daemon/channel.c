@@ -24,8 +24,12 @@ struct channel *channel_new(const struct channel_spec *spec) {
         return channel;
 }
 
-int64_t channel_n_descriptors(const struct channel *channel) {
-        return channel->fences_bytes > 0 ? 2 : 1;
+int64_t channel_n_parcels(int64_t fences_bytes) {
+        return fences_bytes > 0 ? 2 : 1;
+}
+
+int64_t channel_n_descriptors(int64_t fences_bytes) {
+        return channel_n_parcels(fences_bytes) + 1;
 }
 
 /* ---- one member -------------------------------------------------------------------------------------------- */
@@ -47,7 +51,6 @@ static void member_die(struct member *member) {
 
 void member_admit(struct member *member, struct holder *holder) {
         member->phase = MEMBER_ATTACHED;
-        member->generation++;
         member->holder = holder_ref(holder);
         list_append(&holder->members, &member->by_holder);
         ring_page_admit(member->channel->page, member->number, member->generation, member->role);
@@ -55,6 +58,7 @@ void member_admit(struct member *member, struct holder *holder) {
 
 void member_cancel(struct member *member) {
         member->phase = MEMBER_VACANT;
+        member->generation--;
 }
 
 /* That a process has ended is known where its end can be seen, and nowhere else. */
@@ -123,6 +127,7 @@ struct member *channel_reserve(struct channel *channel, enum access access) {
         if (member->holder)
                 member_let_go(member);
         member->phase = MEMBER_RESERVED;
+        member->generation++;
         member->role = access == ACCESS_RW ? RING_PRODUCER : RING_CONSUMER;
         return member;
 }
@@ -165,7 +170,7 @@ void channel_restore_page(struct channel *channel, struct ring_page *page) {
                 if (life == RING_VACANT || life == RING_REAPED)
                         member->phase = MEMBER_VACANT;
                 else
-                        member->phase = life == RING_DEAD ? MEMBER_DEAD : MEMBER_LEFT;
+                        member->phase = life == RING_ALIVE || life == RING_LEFT ? MEMBER_LEFT : MEMBER_DEAD;
         }
 }
 
@@ -173,11 +178,13 @@ void channel_restore_page(struct channel *channel, struct ring_page *page) {
 struct member *channel_restore_member(struct channel *channel, uint32_t number, uint32_t generation, enum access access,
                                       struct holder *holder) {
         struct member *member = number < RING_MEMBERS ? &channel->members[number] : NULL;
+        uint64_t word;
 
         if (!member || generation == 0 || member->phase == MEMBER_ATTACHED)
                 return NULL;
         member->role = access == ACCESS_RW ? RING_PRODUCER : RING_CONSUMER;
-        if (channel->page && member->generation != generation)
+        word = channel->page ? atomic_load(&channel->page->members[number].word) : 0;
+        if (channel->page && (ring_member_generation(word) != generation || ring_member_life(word) == RING_VACANT))
                 ring_page_admit(channel->page, number, generation, member->role);
         member->generation = generation;
         member->phase = MEMBER_ATTACHED;

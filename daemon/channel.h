@@ -26,7 +26,7 @@ struct member {
         struct channel *channel;
         enum member_phase phase;
         unsigned number;
-        uint32_t generation;    /* of its last holder; 0: it had none */
+        uint32_t generation;    /* of its last holder, or of the lease that is reserved; 0: it had none */
         enum ring_role role;
         struct holder *holder;  /* a reference, while its end is waited for */
 };
@@ -52,8 +52,9 @@ struct channel *channel_new(const struct channel_spec *spec);
 /* The charge is the buffer's to drop. NULL is harmless. */
 void channel_free(struct channel *channel);
 
-/* How many descriptors it has beside the slots'. */
-int64_t channel_n_descriptors(const struct channel *channel);
+/* How many descriptors it has beside the slots': in the store, and in the daemon, which has one more to look with. */
+int64_t channel_n_parcels(int64_t fences_bytes);
+int64_t channel_n_descriptors(int64_t fences_bytes);
 
 /* Whether the holder may take part and there is a number: 0, VERDICT_ACCESS_DENIED (its end could not be seen), VERDICT_QUOTA_EXCEEDED
  * (channel_participants). channel may be NULL: a new one. */

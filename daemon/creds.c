@@ -134,13 +134,15 @@ struct rcstr *creds_command(pid_t pid) {
         return rcstr_new(command);
 }
 
+/* Each of these finds where its kind of id begins; NULL: nowhere. */
+
 /* "…pod0f1e_….slice" or "pod0f1e-…" in a Kubernetes path: the pod's uid, dashes restored. */
-static bool container_pod(const char *path, size_t n, char *ret, size_t n_ret) {
+static const char *container_pod(const char *path, size_t n, char *ret, size_t n_ret) {
         const char *pods = memmem(path, n, "kubepods", 8), *pod, *end = path + n;
         size_t length = 0;
 
         if (!pods)
-                return false;
+                return NULL;
         for (pod = pods + 8; (pod = memmem(pod, (size_t)(end - pod), "pod", 3)); pod += 3) {
                 for (length = 0; pod + 3 + length < end; length++) {
                         char c = pod[3 + length];
@@ -152,16 +154,15 @@ static bool container_pod(const char *path, size_t n, char *ret, size_t n_ret) {
                         break;
         }
         if (!pod)
-                return false;
+                return NULL;
         snprintf(ret, n_ret, "pod:%.*s", (int)length, pod + 3);
         for (char *c = ret; *c; c++)
                 *c = *c == '_' ? '-' : *c;
-        return true;
+        return pod;
 }
 
-/* The first run of exactly 64 hex digits: how Docker, Podman, containerd and CRI-O name a container's group. The outermost counts: what
- * is below it, the container may have made itself. */
-static bool container_id(const char *path, size_t n, char *ret, size_t n_ret) {
+/* The first run of exactly 64 hex digits: how Docker, Podman, containerd and CRI-O name a container's group. */
+static const char *container_id(const char *path, size_t n, char *ret, size_t n_ret) {
         size_t run = 0;
 
         for (size_t i = 0; i <= n; i++) {
@@ -171,37 +172,57 @@ static bool container_id(const char *path, size_t n, char *ret, size_t n_ret) {
                 }
                 if (run == CONTAINER_ID_DIGITS) {
                         snprintf(ret, n_ret, "%.*s", (int)run, path + i - run);
-                        return true;
+                        return path + i - run;
                 }
                 run = 0;
         }
-        return false;
+        return NULL;
 }
 
 /* One component of the path that begins with a known prefix: what follows, without ".scope" or ".service". */
-static bool container_named(const char *path, size_t n, const char *prefix, const char *kind, char *ret, size_t n_ret) {
+static const char *container_named(const char *path, size_t n, const char *prefix, const char *kind, char *ret, size_t n_ret) {
         const char *at = memmem(path, n, prefix, strlen(prefix));
         size_t length;
 
         if (!at)
-                return false;
+                return NULL;
         at += strlen(prefix);
         length = strcspn(at, "/\n");
         if (length > 6 && memcmp(at + length - 6, ".scope", 6) == 0)
                 length -= 6;
         if (length == 0)
-                return false;
+                return NULL;
         snprintf(ret, n_ret, "%s:%.*s", kind, (int)length, at);
-        return true;
+        return at;
+}
+
+#define CONTAINER_KINDS 4
+#define CONTAINER_TEXT_MAX 256
+
+/* The outermost counts, of whatever kind: what is below it, the container may have made itself. */
+static bool container_in_line(const char *line, size_t n, char *ret, size_t n_ret) {
+        char found[CONTAINER_KINDS][CONTAINER_TEXT_MAX];
+        const char *at[CONTAINER_KINDS] = {
+                container_pod(line, n, found[0], CONTAINER_TEXT_MAX),
+                container_id(line, n, found[1], CONTAINER_TEXT_MAX),
+                container_named(line, n, "/lxc.payload.", "lxc", found[2], CONTAINER_TEXT_MAX),
+                container_named(line, n, "/machine.slice/machine-", "machine", found[3], CONTAINER_TEXT_MAX),
+        };
+        int outermost = -1;
+
+        for (int i = 0; i < CONTAINER_KINDS; i++)
+                if (at[i] && (outermost < 0 || at[i] < at[outermost]))
+                        outermost = i;
+        if (outermost >= 0)
+                snprintf(ret, n_ret, "%s", found[outermost]);
+        return outermost >= 0;
 }
 
 bool creds_container_of(const char *cgroup_text, char *ret, size_t n) {
         for (const char *line = cgroup_text; *line; line += line[strcspn(line, "\n")] ? strcspn(line, "\n") + 1 : strlen(line)) {
                 size_t length = strcspn(line, "\n");
 
-                if (container_pod(line, length, ret, n) || container_id(line, length, ret, n) ||
-                    container_named(line, length, "/lxc.payload.", "lxc", ret, n) ||
-                    container_named(line, length, "/machine.slice/machine-", "machine", ret, n))
+                if (container_in_line(line, length, ret, n))
                         return true;
         }
         return false;

@@ -22,6 +22,8 @@ static const char *door_trouble(int r) {
         switch (r) {
         case -EADDRINUSE: return "another daemon answers there";
         case -EEXIST: return "something that is no socket lies there; remove it or give another path";
+        case -EACCES: return "Permission denied; start it as a user who may write there, or give another path";
+        case -ENOENT: return "No such file or directory; make the directory, or give another path";
         default: return strerror(-r);
         }
 }

@@ -9,7 +9,7 @@
 
 #include "list.h"
 
-#define ERRAND_PARCELS_MAX 2
+#define ERRAND_PARCELS_MAX 4 /* a channel's three and a process */
 
 struct errand {
         struct list by_store;

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sys/stat.h>
 
+#include "annex.h"
 #include "clock.h"
 
 static void keeping_put(struct errand *errand, uint32_t parcel, int fd) {
@@ -26,27 +27,58 @@ static bool keeping_process(struct request *request) {
         return stored->phase != STORED_SENT;
 }
 
+/* What is to be told apart from other descriptors; those that there are not stay 0. */
+static int keeping_identify(const int fds[N_PIECES], struct fd_identity ids[N_PIECES]) {
+        struct stat st;
+
+        for (unsigned i = 0; i < N_PIECES; i++) {
+                if (fds[i] < 0)
+                        continue;
+                if (fstat(fds[i], &st) < 0)
+                        return -errno;
+                ids[i] = (struct fd_identity){st.st_dev, st.st_ino};
+        }
+        return 0;
+}
+
+static void keeping_find(const struct backing *backing, int ret_fds[N_PIECES]) {
+        const struct annex *annex = backing->annex;
+
+        ret_fds[PIECE_WHOLE] = backing_fd(backing, ACCESS_RW);
+        ret_fds[PIECE_FENCES] = annex && annex->fences ? backing_fd(annex->fences, ACCESS_RW) : -1;
+        ret_fds[PIECE_CONTROL] = annex ? backing_fd(annex->control, ACCESS_RW) : -1;
+}
+
+static void keeping_buffer(struct request *request, const int fds[N_PIECES]) {
+        const struct buffer *buffer = request->buffer;
+
+        keeping_put(&request->errand, buffer->parcel, fds[PIECE_WHOLE]);
+        if (fds[PIECE_FENCES] >= 0)
+                keeping_put(&request->errand, buffer->channel->fences_parcel, fds[PIECE_FENCES]);
+        if (fds[PIECE_CONTROL] >= 0)
+                keeping_put(&request->errand, buffer->channel->control_parcel, fds[PIECE_CONTROL]);
+}
+
 bool keeping_begin(struct request *request) {
-        struct buffer *buffer = request->buffer;
-        struct stat st = {0};
+        struct fd_identity ids[N_PIECES] = {0};
+        int fds[N_PIECES];
         bool made;
-        int fd;
 
         request->kept = 0;
         request->keeps_process = false;
         if (!request->lease || !request->lease->stored || request->job.result != 0 || request->holder->exited)
                 return false;
-        made = buffer->phase == PHASE_RESERVED;
-        fd = backing_fd(request->backing, ACCESS_RW);
-        if (made && fstat(fd, &st) < 0)
-                request->kept = -errno;
+        made = request->buffer->phase == PHASE_RESERVED;
+        keeping_find(request->backing, fds);
+        if (made)
+                request->kept = keeping_identify(fds, ids);
         if (request->kept == 0)
-                request->kept = registry_record(request_registry(request), request->lease, st.st_dev, st.st_ino, clock_real_usec());
+                request->kept = registry_record(request_registry(request), request->lease, ids, clock_real_usec());
         if (request->kept < 0)
                 return false;
         request->errand = (struct errand){.what = ERRAND_PUT};
         if (made)
-                keeping_put(&request->errand, buffer->parcel, fd);
+                keeping_buffer(request, fds);
         return keeping_process(request) || made;
 }
 

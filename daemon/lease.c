@@ -135,7 +135,7 @@ void lease_activate(struct registry *registry, struct lease *lease, int64_t now_
         buffer->n_active++;
         if (lease->account == buffer->owner_account)
                 buffer->n_owners++;
-        record_lease(registry, lease);
+        record_lease(registry, lease); /* before the page: what the page alone knows is never taken up again */
         if (lease->member)
                 member_admit(lease->member, lease->holder);
 }

@@ -63,6 +63,11 @@ static void leftovers_sent(struct errand *errand) {
 void leftovers_send(struct leftovers *leftovers_take, struct store *store, struct lane *lane) {
         struct leftovers *leftovers = leftovers_take;
 
+        if (leftovers->n_fds == 0 && leftovers->n_parcels == 0) {
+                leftovers->closed = true;
+                leftovers_release(leftovers);
+                return;
+        }
         for (size_t i = 0; store && i < leftovers->n_parcels; i += ERRAND_PARCELS_MAX) {
                 struct errand *errand = &leftovers->errands[leftovers->n_errands++];
 

@@ -24,6 +24,7 @@ const struct limit_field limit_fields[] = {
         LIMIT(unread_bytes),
         LIMIT(unread_ms),
         LIMIT(stored_descriptors),
+        LIMIT(stored_per_uid),
         LIMIT(resume_ms),
         LIMIT(descriptors),
         { NULL, 0 },

@@ -25,6 +25,7 @@ struct limits {
         int64_t unread_bytes;       /* output queued for a client before it is paused */
         int64_t unread_ms;          /* how long output may stay unread before the client is dropped */
         int64_t stored_descriptors; /* in the service manager's store: buffers, processes, the state itself */
+        int64_t stored_per_uid;     /* of these: buffers charged to one uid, and its processes */
         int64_t resume_ms;          /* how long detached leases wait for their session after a restart */
         int64_t descriptors;        /* 0: the hard RLIMIT_NOFILE; used for buffers, sessions and processes */
 };

@@ -21,7 +21,7 @@ struct channel_answer {
         struct participant_info participants[RING_MEMBERS];
         struct holder *holders[RING_MEMBERS]; /* whose pidfds are lent */
         int fds[CHANNEL_DESCRIPTORS + RING_MEMBERS];
-        struct handle_info fences;
+        struct handle_info fences, control;
         size_t n, n_holders, n_fds;
 };
 
@@ -68,6 +68,15 @@ static struct handle_info answer_handle(const struct buffer *buffer, int64_t fd,
                 .kind = buffer->handle, .fd = fd, .size = size, .device = rcstr_text(buffer->charge.device->uuid)};
 }
 
+static struct handle_info answer_control(struct channel_answer *answer, const struct buffer *buffer, enum access access) {
+        return (struct handle_info){
+                .kind = "memfd",
+                .fd = answer_lend(answer, backing_fd(buffer->backing->annex->control, access)),
+                .size = buffer->channel->control_bytes,
+                .device = rcstr_text(buffer->channel->charge.device->uuid),
+        };
+}
+
 /* The lease is committed. */
 static void answer_fill(struct request *request) {
         struct channel_answer *answer = answer_of(request);
@@ -86,9 +95,7 @@ static void answer_fill(struct request *request) {
                 answer->fences = answer_handle(buffer, answer_lend(answer, backing_fd(annex->fences, ACCESS_RW)), FENCES_BYTES);
                 reply->fences = &answer->fences;
         }
-        reply->control = (struct handle_info){
-                .kind = "memfd", .fd = answer_lend(answer, backing_fd(annex->control, ACCESS_RW)), .size = buffer->channel->control_bytes,
-                .device = rcstr_text(buffer->channel->charge.device->uuid)};
+        reply->control = answer_control(answer, buffer, ACCESS_RW);
         reply->participants = answer_participants(answer, buffer->channel, lease->member);
         request->lending = answer_lending(answer);
         request->pinned = true;
@@ -148,7 +155,7 @@ static int create_measure(struct request *request, struct buffer_spec *spec, str
         if (r == 0)
                 r = making_round(request, channel->host, (int64_t)ring_page_bytes(&channel->geometry), "memfd", &channel->control_bytes);
         spec->allocated += channel->fences_bytes;
-        spec->n_descriptors = BACKING_DESCRIPTORS + (channel->fences_bytes > 0 ? 2 : 1);
+        spec->n_descriptors = BACKING_DESCRIPTORS + channel_n_descriptors(channel->fences_bytes);
         return r;
 }
 
@@ -182,6 +189,7 @@ int op_channel_create_begin(struct request *request) {
                 r = create_measure(request, &spec, &channel);
         if (r != 0)
                 return r;
+        spec.stored = workplace_of(spec.device)->store;
         spec.ro_enforced = workplace_of(spec.device)->info.ro_enforced;
         request->access = spec.access;
         request->short_of_host = false;
@@ -268,14 +276,25 @@ int op_channel_attach_finish(struct request *request) {
 /* ---- ChannelParticipants ----------------------------------------------------------------------------------- */
 
 int op_channel_participants_finish(struct request *request) {
+        struct participants_reply *reply = &request->reply.participants;
         struct registry *registry = request_registry(request);
+        struct channel_answer *answer;
         struct buffer *buffer = registry_find_buffer(registry, request->params.channel.channel, NULL);
 
         if (!buffer || !buffer->channel || !policy_may_see(&registry->policy, request_peer(request), &buffer->owner, buffer->mode))
                 return fail_plain(&request->failure, VERDICT_NO_SUCH_BUFFER);
         if (answer_new(request) < 0)
                 return -ENOMEM;
-        request->reply.participants.participants = answer_participants(answer_of(request), buffer->channel, NULL);
-        request->lending = answer_lending(answer_of(request));
+        answer = answer_of(request);
+        *reply = (struct participants_reply){0};
+        if (backing_prepared(buffer->backing->annex->control, ACCESS_RO)) {
+                answer->control = answer_control(answer, buffer, ACCESS_RO);
+                reply->control = &answer->control;
+        }
+        reply->participants = answer_participants(answer, buffer->channel, NULL);
+        request->lending = answer_lending(answer);
+        request->pinned = true;
+        request->buffer = buffer;
+        buffer_pin(buffer);
         return 0;
 }

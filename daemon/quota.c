@@ -115,6 +115,13 @@ void charge_set_draining(struct charge *charge, bool draining) {
         charge->device->draining_bytes += draining ? charge->bytes : -charge->bytes;
 }
 
+void charge_set_stored(struct charge *charge, int64_t stored) {
+        if (!charge->account)
+                return;
+        charge->account->stored += stored - charge->stored;
+        charge->stored = stored;
+}
+
 void charge_move(struct charge *charge, struct accounts *accounts, struct account *account) {
         struct account *from = charge->account;
 
@@ -123,6 +130,8 @@ void charge_move(struct charge *charge, struct accounts *accounts, struct accoun
         charge->account = account_ref(account);
         account->used_bytes += charge->bytes;
         from->used_bytes -= charge->bytes;
+        account->stored += charge->stored;
+        from->stored -= charge->stored;
         account_unref(accounts, from);
 }
 
@@ -132,6 +141,7 @@ void charge_drop(struct charge *charge, struct accounts *accounts) {
         if (!account)
                 return;
         charge_set_draining(charge, false);
+        charge_set_stored(charge, 0);
         if (charge->reserved) {
                 account->reserved_bytes -= charge->bytes;
                 charge->device->reserved_bytes -= charge->bytes;

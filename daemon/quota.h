@@ -21,6 +21,7 @@ struct account {
         int64_t reserved_bytes; /* promised to requests under way */
         int64_t clients, names, waits;
         int64_t draining;       /* draining leases */
+        int64_t stored;         /* descriptors in the store: buffers charged to it, and its processes */
         struct waitq waitq;     /* requests waiting for this uid's quota */
 };
 
@@ -53,6 +54,7 @@ struct charge {
         int64_t bytes;
         bool reserved;           /* promised, not yet committed */
         bool draining;           /* counted in device->draining_bytes */
+        int64_t stored;          /* descriptors, counted in account->stored */
 };
 
 void accounts_deinit(struct accounts *accounts);
@@ -77,6 +79,9 @@ void charge_commit(struct charge *charge);
 /* A committed charge, over any limit: what is already there. */
 void charge_restore(struct charge *charge, struct account *account, struct device *device, int64_t bytes);
 void charge_set_draining(struct charge *charge, bool draining);
+
+/* How many places in the store it has. */
+void charge_set_stored(struct charge *charge, int64_t stored);
 
 /* Moves a committed charge to another uid, over its limit if need be. Cannot fail; a reserved or empty charge stays. */
 void charge_move(struct charge *charge, struct accounts *accounts, struct account *account);

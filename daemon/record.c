@@ -138,7 +138,31 @@ void record_process(struct registry *registry, const struct stored *stored, cons
 
 /* ---- buffers ----------------------------------------------------------------------------------------------- */
 
-static void record_buffer(struct registry *registry, struct buffer *buffer, uint64_t fd_device, uint64_t fd_inode) {
+static void record_piece(struct registry *registry, const struct buffer *buffer, enum state_piece piece, uint32_t slot, uint32_t parcel,
+                         const struct fd_identity *id) {
+        const struct channel *channel = buffer->channel;
+        const struct device *device = piece == PIECE_CONTROL ? channel->charge.device : buffer->charge.device;
+        struct state_buffer fixed = {.serial = buffer->serial, .piece = piece, .parcel = parcel, .fd_device = id->device,
+                                     .fd_inode = id->inode};
+        const char *texts[N_BUFFER_TEXTS] = {[BUFFER_DEVICE] = rcstr_text(device->uuid)};
+
+        state_write(registry->state, STATE_BUFFER, slot, &fixed, texts);
+        state_set_word(registry->state, STATE_BUFFER, slot, STATE_LIVE);
+}
+
+static void record_channel(const struct channel *channel, struct state_buffer *fixed) {
+        fixed->mode_of_channel = channel->geometry.mode;
+        fixed->policy = channel->geometry.policy;
+        fixed->n_slots = channel->geometry.n_slots;
+        fixed->meta_bytes = channel->geometry.meta_bytes;
+        fixed->slot_bytes = channel->geometry.slot_bytes;
+        fixed->fences_bytes = channel->fences_bytes;
+        fixed->control_bytes = channel->control_bytes;
+        fixed->fences = channel->fences_slot == SLOT_NONE ? 0 : channel->fences_slot + 1;
+        fixed->control = channel->control_slot + 1;
+}
+
+static void record_buffer(struct registry *registry, struct buffer *buffer, const struct fd_identity *id) {
         struct state_buffer fixed = {
                 .serial = buffer->serial,
                 .first_lease = buffer->first ? buffer->first->serial : 0,
@@ -152,8 +176,8 @@ static void record_buffer(struct registry *registry, struct buffer *buffer, uint
                 .gid = buffer->owner.gid,
                 .ro_enforced = buffer->ro_enforced,
                 .unplaced = buffer->owner.unplaced,
-                .fd_device = fd_device,
-                .fd_inode = fd_inode,
+                .fd_device = id->device,
+                .fd_inode = id->inode,
         };
         const char *texts[N_BUFFER_TEXTS] = {
                 [BUFFER_HANDLE] = buffer->handle,
@@ -163,12 +187,33 @@ static void record_buffer(struct registry *registry, struct buffer *buffer, uint
                 [BUFFER_CONTAINER] = rcstr_text(buffer->owner.container),
         };
 
+        if (buffer->channel)
+                record_channel(buffer->channel, &fixed);
         state_write(registry->state, STATE_BUFFER, buffer->slot, &fixed, texts);
         state_set_word(registry->state, STATE_BUFFER, buffer->slot, STATE_PENDING);
 }
 
-int registry_record(struct registry *registry, struct lease *lease, uint64_t fd_device, uint64_t fd_inode, int64_t now_usec) {
+static int record_reserve(struct registry *registry, uint32_t *ret_slot, uint32_t *ret_parcel) {
+        int r = state_reserve(registry->state, STATE_BUFFER, ret_slot);
+
+        if (r < 0)
+                return r;
+        *ret_parcel = state_next_parcel(registry->state, STATE_BUFFER, *ret_slot);
+        return *ret_parcel == 0 ? -ENOSPC : 0;
+}
+
+/* Slots for a channel's pieces: theirs from now on, written or not. */
+static int record_reserve_pieces(struct registry *registry, struct channel *channel) {
+        int r = record_reserve(registry, &channel->control_slot, &channel->control_parcel);
+
+        if (r == 0 && channel->fences_bytes > 0)
+                r = record_reserve(registry, &channel->fences_slot, &channel->fences_parcel);
+        return r;
+}
+
+int registry_record(struct registry *registry, struct lease *lease, const struct fd_identity ids[N_PIECES], int64_t now_usec) {
         struct buffer *buffer = lease->buffer;
+        struct channel *channel = buffer->channel;
         int r;
 
         r = registry_record_session(registry, lease->client);
@@ -176,14 +221,17 @@ int registry_record(struct registry *registry, struct lease *lease, uint64_t fd_
                 r = state_reserve(registry->state, STATE_LEASE, &lease->slot);
         if (r < 0 || buffer->phase != PHASE_RESERVED || buffer->slot != SLOT_NONE)
                 return r;
-        r = state_reserve(registry->state, STATE_BUFFER, &buffer->slot);
+        r = record_reserve(registry, &buffer->slot, &buffer->parcel);
+        if (r == 0 && channel)
+                r = record_reserve_pieces(registry, channel);
         if (r < 0)
                 return r;
-        buffer->parcel = state_next_parcel(registry->state, STATE_BUFFER, buffer->slot);
-        if (buffer->parcel == 0)
-                return -ENOSPC;
         buffer->created_usec = now_usec;
-        record_buffer(registry, buffer, fd_device, fd_inode);
+        if (channel)
+                record_piece(registry, buffer, PIECE_CONTROL, channel->control_slot, channel->control_parcel, &ids[PIECE_CONTROL]);
+        if (channel && channel->fences_slot != SLOT_NONE)
+                record_piece(registry, buffer, PIECE_FENCES, channel->fences_slot, channel->fences_parcel, &ids[PIECE_FENCES]);
+        record_buffer(registry, buffer, &ids[PIECE_WHOLE]);
         return 0;
 }
 
@@ -204,10 +252,19 @@ void record_buffer_keep(struct registry *registry, const struct buffer *buffer) 
                 state_set_live(registry->state, STATE_BUFFER, buffer->slot, STATE_KEEP_UNTIL, buffer->keep_until_usec);
 }
 
+static void record_over(struct registry *registry, uint32_t *slot) {
+        if (registry->state && *slot != SLOT_NONE)
+                state_give(registry->state, STATE_BUFFER, *slot);
+        *slot = SLOT_NONE;
+}
+
+/* The pieces last: without them the buffer's record would be one that lost its memory. */
 void record_buffer_over(struct registry *registry, struct buffer *buffer) {
-        if (registry->state && buffer->slot != SLOT_NONE)
-                state_give(registry->state, STATE_BUFFER, buffer->slot);
-        buffer->slot = SLOT_NONE;
+        record_over(registry, &buffer->slot);
+        if (!buffer->channel)
+                return;
+        record_over(registry, &buffer->channel->fences_slot);
+        record_over(registry, &buffer->channel->control_slot);
 }
 
 /* ---- leases ------------------------------------------------------------------------------------------------ */
@@ -221,6 +278,8 @@ void record_lease(struct registry *registry, const struct lease *lease) {
                 .uid = lease->account->uid,
                 .access = lease->access,
                 .since_usec = lease->since_usec,
+                .member = lease->member ? lease->member->number + 1 : 0,
+                .generation = lease->member ? lease->member->generation : 0,
         };
         const char *texts[N_LEASE_TEXTS] = {[LEASE_LABEL] = rcstr_text(lease->label)};
 

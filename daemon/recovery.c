@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "annex.h"
 #include "clock.h"
 #include "creds.h"
 #include "fault.h"
@@ -52,8 +53,8 @@ static void work_damaged(struct work *work, enum state_kind kind, uint32_t slot)
 
 /* ---- descriptors ------------------------------------------------------------------------------------------- */
 
-/* The descriptor of a parcel, if it is the one meant. -1: it did not come back. */
-static int left_take(struct recovery *recovery, uint32_t parcel, uint64_t fd_device, uint64_t fd_inode) {
+/* What came back under a parcel's number, if it is the one meant. NULL: it did not come back. */
+static struct handed_item *left_find(const struct recovery *recovery, uint32_t parcel, uint64_t fd_device, uint64_t fd_inode) {
         for (size_t low = 0, high = recovery->n_left; low < high;) {
                 size_t middle = (low + high) / 2;
                 struct handed_item *item = recovery->left[middle];
@@ -67,11 +68,17 @@ static int left_take(struct recovery *recovery, uint32_t parcel, uint64_t fd_dev
                 } else {
                         if (item->fd < 0 || (fd_inode != 0 && (fstat(item->fd, &st) < 0 || st.st_ino != fd_inode ||
                                                                st.st_dev != fd_device)))
-                                return -1;
-                        return take_fd(&item->fd);
+                                return NULL;
+                        return item;
                 }
         }
-        return -1;
+        return NULL;
+}
+
+static int left_take(struct recovery *recovery, uint32_t parcel, uint64_t fd_device, uint64_t fd_inode) {
+        struct handed_item *item = left_find(recovery, parcel, fd_device, fd_inode);
+
+        return item ? take_fd(&item->fd) : -1;
 }
 
 /* What nobody took goes. A name may be there twice; whoever took one of them keeps the name. */
@@ -176,6 +183,44 @@ static int restore_backing(struct work *work, const struct state_buffer *fixed, 
         return r;
 }
 
+/* A piece of a channel, by its record; NULL: there is none, or its descriptor did not come back. */
+static struct handed_item *piece_find(const struct work *work, uint32_t slot, uint64_t serial, enum state_piece piece) {
+        const char *texts[N_BUFFER_TEXTS];
+        struct state_buffer fixed;
+
+        if (slot >= state_n_slots(work->state, STATE_BUFFER) || state_word(work->state, STATE_BUFFER, slot) != STATE_LIVE ||
+            !state_read(work->state, STATE_BUFFER, slot, &fixed, texts) || fixed.serial != serial || fixed.piece != piece)
+                return NULL;
+        return left_find(work->recovery, fixed.parcel, fixed.fd_device, fixed.fd_inode);
+}
+
+/* A channel goes on when all of it came back. What of it did otherwise belongs to nothing. */
+static int restore_annexed(struct work *work, const struct state_buffer *fixed, const char *handle, struct workplace *place,
+                           struct backing **ret) {
+        struct handed_item *control = piece_find(work, fixed->control - 1, fixed->serial, PIECE_CONTROL);
+        struct handed_item *fences = piece_find(work, fixed->fences - 1, fixed->serial, PIECE_FENCES);
+        struct backend_detail detail = {.text = "out of memory"};
+        struct channel_spec spec;
+        struct annex_spec annex;
+        int r;
+
+        *ret = NULL;
+        if (!restore_channel_spec(work->registry, fixed, &spec) || !control || (!fences && fixed->fences_bytes > 0) ||
+            !left_find(work->recovery, fixed->parcel, fixed->fd_device, fixed->fd_inode))
+                return 0;
+        r = restore_backing(work, fixed, handle, place, ret);
+        if (r < 0)
+                return r;
+        annex = (struct annex_spec){spec.geometry, fixed->fences_bytes, fixed->control_bytes};
+        r = annex_adopt(place->backend, place->backend_device, handle, &annex, fences ? take_fd(&fences->fd) : -1, take_fd(&control->fd),
+                        *ret, &detail);
+        if (r < 0) {
+                log_warning("channel b%" PRIu64 " cannot be taken up: %s", fixed->serial, detail.text);
+                backing_close(place->backend, take_ptr(*ret));
+        }
+        return r;
+}
+
 static int restore_in_place(struct work *work, uint32_t slot, const struct state_buffer *fixed, const char *const *texts,
                             struct device *device, const char *handle) {
         enum state_word word = state_word(work->state, STATE_BUFFER, slot);
@@ -183,7 +228,8 @@ static int restore_in_place(struct work *work, uint32_t slot, const struct state
         struct backing *backing;
         int r;
 
-        r = restore_backing(work, fixed, handle, place, &backing);
+        r = fixed->mode_of_channel != 0 && word == STATE_LIVE ? restore_annexed(work, fixed, handle, place, &backing)
+                                                              : restore_backing(work, fixed, handle, place, &backing);
         if (r < 0)
                 return r;
         if (!backing && word == STATE_LIVE) {
@@ -194,12 +240,13 @@ static int restore_in_place(struct work *work, uint32_t slot, const struct state
         }
         r = backing ? workplace_prepare_close(place) : 0;
         if (r == 0) {
-                r = registry_restore_buffer(work->registry, slot, fixed, texts, device, handle, backing, word == STATE_DYING);
+                r = registry_restore_buffer(work->registry, slot, fixed, texts, device, handle, backing,
+                                            backing && backing->annex ? backing->annex->page : NULL, word == STATE_DYING);
                 if (r < 0 && backing)
                         workplace_forgo_close(place);
         }
         if (r < 0 && backing)
-                place->backend->close(backing);
+                backing_close(place->backend, backing);
         return r;
 }
 
@@ -209,13 +256,16 @@ static int restore_buffer(struct work *work, uint32_t slot) {
         const char *texts[N_BUFFER_TEXTS], *handle = NULL;
         struct device *device = NULL;
         struct state_buffer fixed;
+        bool whole = state_read(state, STATE_BUFFER, slot, &fixed, texts);
         int r = -EBADMSG;
 
+        if (whole && fixed.piece != PIECE_WHOLE)
+                return 0; /* its channel sees to it, or restore_pieces() */
         if (word == STATE_PENDING) {
                 state_give(state, STATE_BUFFER, slot);
                 return 0;
         }
-        if ((word == STATE_LIVE || word == STATE_DYING) && state_read(state, STATE_BUFFER, slot, &fixed, texts) && texts[BUFFER_DEVICE])
+        if ((word == STATE_LIVE || word == STATE_DYING) && whole && texts[BUFFER_DEVICE])
                 device = registry_find_device(work->registry, texts[BUFFER_DEVICE]);
         if (device)
                 handle = device_handle(device, texts[BUFFER_HANDLE]);
@@ -225,6 +275,23 @@ static int restore_buffer(struct work *work, uint32_t slot) {
                 return r;
         work_damaged(work, STATE_BUFFER, slot);
         return 0;
+}
+
+/* Pieces of channels that are not (any more) go. */
+static void restore_pieces(struct work *work) {
+        const char *texts[N_BUFFER_TEXTS];
+        struct state_buffer fixed;
+
+        for (uint32_t slot = 0; slot < state_n_slots(work->state, STATE_BUFFER); slot++) {
+                const struct buffer *buffer;
+
+                if (state_word(work->state, STATE_BUFFER, slot) == STATE_FREE ||
+                    !state_read(work->state, STATE_BUFFER, slot, &fixed, texts) || fixed.piece == PIECE_WHOLE)
+                        continue;
+                buffer = registry_restored_buffer(work->registry, fixed.serial);
+                if (!buffer || !buffer->channel || (buffer->channel->fences_slot != slot && buffer->channel->control_slot != slot))
+                        state_give(work->state, STATE_BUFFER, slot);
+        }
 }
 
 static int restore_lease(struct work *work, uint32_t slot) {
@@ -354,6 +421,8 @@ int recovery_run(struct recovery *recovery, struct house *house, struct lane *la
                 r = restore_kind(&work, STATE_SESSION, restore_session);
         if (r == 0)
                 r = restore_kind(&work, STATE_BUFFER, restore_buffer);
+        if (r == 0)
+                restore_pieces(&work);
         if (r == 0)
                 r = restore_kind(&work, STATE_LEASE, restore_lease);
         if (r == 0)

@@ -265,9 +265,15 @@ void registry_refused(struct registry *registry, const struct buffer *buffer, in
 
 /* ---- restart ---- */
 
+/* What tells a descriptor from others. */
+struct fd_identity {
+        uint64_t device, inode;
+};
+
 /* Writes down what must outlive a restart once the lease, and the buffer if it is new, are committed; needs a state. Nothing of it
- * counts before the commit. -ENOMEM, -errno: the reservation is to be cancelled. The numbers tell the buffer's descriptor. */
-int registry_record(struct registry *registry, struct lease *lease, uint64_t fd_device, uint64_t fd_inode, int64_t now_usec);
+ * counts before the commit. -ENOMEM, -errno: the reservation is to be cancelled. The identities are those of the buffer's descriptors,
+ * by enum state_piece. */
+int registry_record(struct registry *registry, struct lease *lease, const struct fd_identity ids[N_PIECES], int64_t now_usec);
 
 /* Writes the session down, with a first token, if it is not yet and there is a state. -ENOMEM, -errno. */
 int registry_record_session(struct registry *registry, struct client *client);

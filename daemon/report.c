@@ -64,7 +64,9 @@ void report_refused(struct request *request) {
         const struct failure *failure = &request->failure;
         struct report report;
 
-        if (report_is_refusal(failure->verdict))
+        /* What is turned away because the daemon stops is no event: nobody is left to see it, and watches that come back would be told
+         * that they missed one. */
+        if (report_is_refusal(failure->verdict) && !request->house->stopping)
                 registry_refused(request_registry(request), NULL, clock_real_usec());
         if (!log_wants(LOG_INFO))
                 return;

@@ -26,7 +26,7 @@ static int allocate_check_name(const struct registry *registry, const struct cli
 static int allocate_check_counts(const struct registry *registry, const struct client *client,
                                  const struct holder *holder, const struct buffer_spec *spec, struct failure *failure) {
         const struct limits *limits = &registry->limits;
-        int64_t names = client->account->names;
+        int64_t names = client->account->names, n_parcels = 1 + (spec->channel ? channel_n_parcels(spec->channel->fences_bytes) : 0);
         int r;
 
         if (registry->n_buffers >= limits->buffers)
@@ -37,7 +37,7 @@ static int allocate_check_counts(const struct registry *registry, const struct c
         if (r == 0 && spec->channel)
                 r = channel_check(NULL, holder, failure);
         if (r == 0 && spec->stored)
-                r = stored_check(registry, holder, spec->channel ? spec->n_descriptors : 1, failure);
+                r = stored_check(registry, holder, client->account, n_parcels, failure);
         if (r != 0)
                 return r;
         return descriptors_check(registry, spec->n_descriptors, DESCRIPTORS_FOR_SESSIONS, failure);
@@ -211,6 +211,7 @@ int registry_allocate_reserve(struct registry *registry, struct client *client, 
         (*ret_buffer)->charge = charge;
         if (spec->channel)
                 (*ret_buffer)->channel->charge = control;
+        charge_set_stored(&(*ret_buffer)->charge, (*ret_buffer)->stored ? buffer_n_parcels(*ret_buffer) : 0);
         return 0;
 }
 
@@ -262,7 +263,7 @@ int registry_open_reserve(struct registry *registry, struct client *client, stru
         if (r == 0 && buffer->channel)
                 r = channel_check(buffer->channel, holder, failure);
         if (r == 0 && registry->state && buffer->stored)
-                r = stored_check(registry, holder, 0, failure);
+                r = stored_check(registry, holder, client->account, 0, failure);
         if (r == 0)
                 r = map_reserve(&registry->leases_by_id);
         if (r != 0)

@@ -12,6 +12,13 @@
 
 #define SERIAL_MAX ((uint64_t)SCHEMA_INT_MAX)
 
+static uint32_t restored_parcel(const struct registry *registry, uint32_t slot) {
+        const char *texts[N_BUFFER_TEXTS];
+        struct state_buffer fixed;
+
+        return state_read(registry->state, STATE_BUFFER, slot, &fixed, texts) ? fixed.parcel : 0;
+}
+
 static void *restored_find(const struct map *map, char kind, uint64_t serial) {
         char id[24];
 
@@ -62,11 +69,15 @@ int registry_restore_process(struct registry *registry, uint32_t slot, const str
         r = map_find(&registry->stored, &stored->key, sizeof(stored->key)) ? -EBADMSG
                                                                             : map_put(&registry->stored, &stored->key,
                                                                                       sizeof(stored->key), stored);
+        if (r == 0) {
+                r = stored_count(stored, holder);
+                if (r < 0)
+                        map_take(&registry->stored, &stored->key, sizeof(stored->key));
+        }
         if (r < 0) {
                 free(stored);
                 return r;
         }
-        registry->n_stored += stored->parcel > 0;
         *ret = stored;
         return 0;
 }
@@ -151,9 +162,24 @@ int registry_restore_session(struct registry *registry, uint32_t slot, const str
 
 /* ---- buffers ----------------------------------------------------------------------------------------------- */
 
+bool restore_channel_spec(const struct registry *registry, const struct state_buffer *fixed, struct channel_spec *ret) {
+        *ret = (struct channel_spec){
+                .geometry = {.mode = fixed->mode_of_channel, .policy = fixed->policy, .n_slots = fixed->n_slots,
+                             .meta_bytes = fixed->meta_bytes, .slot_bytes = fixed->slot_bytes},
+                .fences_bytes = fixed->fences_bytes,
+                .control_bytes = fixed->control_bytes,
+                .host = registry_find_device(registry, "host"),
+        };
+        return ret->host && !ring_geometry_fault(&ret->geometry) && fixed->fences_bytes >= 0 &&
+               fixed->fences_bytes <= fixed->allocated - fixed->size && fixed->control_bytes <= SCHEMA_INT_MAX &&
+               (uint64_t)fixed->control_bytes >= ring_page_bytes(&ret->geometry);
+}
+
 static bool buffer_plausible(const struct registry *registry, const struct state_buffer *fixed, const char *const *texts) {
         if (fixed->size <= 0 || fixed->allocated < fixed->size || fixed->allocated > SCHEMA_INT_MAX || fixed->mode > 0777 ||
             fixed->keep_ms < 0 || fixed->keep_ms > SCHEMA_INT_MAX / 1000)
+                return false;
+        if (fixed->mode_of_channel != 0 && !restore_channel_spec(registry, fixed, &(struct channel_spec){0}))
                 return false;
         if (texts[BUFFER_NAME] && (!schema_valid_name(texts[BUFFER_NAME]) ||
                                    map_find(&registry->buffers_by_name, texts[BUFFER_NAME], strlen(texts[BUFFER_NAME]))))
@@ -178,13 +204,29 @@ static int buffer_link(struct registry *registry, struct buffer *buffer) {
         list_append(&registry->buffers, &buffer->by_registry);
         registry->n_buffers++;
         registry->n_shown_buffers++;
-        registry->n_stored += buffer->stored;
+        registry->n_stored += buffer->stored ? buffer_n_parcels(buffer) : 0;
         registry->n_descriptors += buffer->n_descriptors;
         return 0;
 }
 
+static struct channel *channel_read(const struct registry *registry, const struct state_buffer *fixed, struct ring_page *page) {
+        struct channel_spec spec;
+        struct channel *channel = restore_channel_spec(registry, fixed, &spec) ? channel_new(&spec) : NULL;
+
+        if (!channel || !page)
+                return channel;
+        channel_restore_page(channel, page);
+        channel->control_slot = fixed->control - 1;
+        channel->control_parcel = restored_parcel(registry, channel->control_slot);
+        if (fixed->fences == 0)
+                return channel;
+        channel->fences_slot = fixed->fences - 1;
+        channel->fences_parcel = restored_parcel(registry, channel->fences_slot);
+        return channel;
+}
+
 static struct buffer *buffer_read(struct registry *registry, uint32_t slot, const struct state_buffer *fixed, const char *const *texts,
-                                  struct device *device, const char *handle, bool drained) {
+                                  struct device *device, const char *handle, struct ring_page *page, bool drained) {
         struct buffer *buffer = calloc(1, sizeof(*buffer));
         uint32_t flags = state_flags(registry->state, STATE_BUFFER, slot);
         bool freed = flags & STATE_FREED, named = !freed && !drained && texts[BUFFER_NAME];
@@ -215,7 +257,9 @@ static struct buffer *buffer_read(struct registry *registry, uint32_t slot, cons
         buffer->slot = slot;
         buffer->parcel = fixed->parcel;
         buffer->charge.device = device;
-        if (!buffer->id || !buffer->owner_account || (named && !buffer->name) || (texts[BUFFER_META] && !buffer->meta) ||
+        buffer->channel = fixed->mode_of_channel != 0 ? channel_read(registry, fixed, page) : NULL;
+        if ((fixed->mode_of_channel != 0 && !buffer->channel) || !buffer->id || !buffer->owner_account || (named && !buffer->name) ||
+            (texts[BUFFER_META] && !buffer->meta) ||
             (texts[BUFFER_CONTAINER] && !buffer->owner.container)) {
                 buffer_free(registry, buffer);
                 return NULL;
@@ -224,7 +268,7 @@ static struct buffer *buffer_read(struct registry *registry, uint32_t slot, cons
 }
 
 int registry_restore_buffer(struct registry *registry, uint32_t slot, const struct state_buffer *fixed, const char *const *texts,
-                            struct device *device, const char *handle, struct backing *backing_take, bool dying) {
+                            struct device *device, const char *handle, struct backing *backing_take, struct ring_page *page, bool dying) {
         struct buffer *buffer;
         int r;
 
@@ -234,21 +278,27 @@ int registry_restore_buffer(struct registry *registry, uint32_t slot, const stru
         r = keeps_reserve(&registry->keeps, (size_t)registry->n_buffers + 1);
         if (r < 0)
                 return r;
-        buffer = buffer_read(registry, slot, fixed, texts, device, handle, dying || !backing_take);
+        buffer = buffer_read(registry, slot, fixed, texts, device, handle, page, dying || !backing_take);
         if (!buffer)
                 return -ENOMEM;
         buffer->phase = dying || !backing_take ? PHASE_DRAINING : PHASE_LIVE;
         buffer->stored = backing_take && !dying;
-        buffer->n_descriptors = backing_take ? 1 : 0;
+        buffer->n_descriptors = backing_take ? 1 + (page ? channel_n_descriptors(buffer->channel->fences_bytes) : 0) : 0;
         r = buffer_link(registry, buffer);
         if (r < 0) {
                 buffer_free(registry, buffer);
                 return r;
         }
         charge_restore(&buffer->charge, buffer->owner_account, device, buffer->allocated);
+        if (buffer->channel)
+                charge_restore(&buffer->channel->charge, buffer->owner_account, registry_find_device(registry, "host"),
+                               buffer->channel->control_bytes);
+        charge_set_stored(&buffer->charge, buffer->stored ? buffer_n_parcels(buffer) : 0);
         buffer->backing = backing_take;
         if (buffer->phase == PHASE_DRAINING) {
                 charge_set_draining(&buffer->charge, true);
+                if (buffer->channel)
+                        charge_set_draining(&buffer->channel->charge, true);
                 record_buffer_word(registry, buffer, STATE_DYING);
         }
         if (buffer->phase == PHASE_DRAINING && backing_take)
@@ -283,7 +333,7 @@ static void lease_restore_link(struct registry *registry, struct lease *lease, s
         client->n_leases++;
         if (first) {
                 buffer->first = lease;
-                client->bytes += buffer->allocated;
+                client->bytes += buffer_bytes(buffer);
         }
 }
 
@@ -324,9 +374,19 @@ int registry_restore_lease(struct registry *registry, uint32_t slot, const struc
                 lease_free(registry, lease);
                 return r;
         }
+        if (buffer->channel) {
+                lease->member = channel_restore_member(buffer->channel, fixed->member - 1, fixed->generation, lease->access, holder);
+                if (!lease->member) {
+                        map_take(&registry->leases_by_id, lease->id->text, strlen(lease->id->text));
+                        lease_free(registry, lease);
+                        return -EBADMSG;
+                }
+        }
         stored->refs++;
         lease->stored = stored;
         lease_restore_link(registry, lease, client, buffer_fixed.first_lease == lease->serial);
+        if (draining && lease->member)
+                member_leave(lease->member);
         if (draining)
                 record_lease_draining(registry, lease);
         return 0;
@@ -337,6 +397,8 @@ int registry_restore_lease(struct registry *registry, uint32_t slot, const struc
 static void buffer_restored(struct registry *registry, struct buffer *buffer, int64_t now_usec, uint64_t monotonic_usec) {
         uint64_t longest_usec = monotonic_usec + (uint64_t)buffer->keep_ms * 1000;
 
+        if (buffer->channel)
+                channel_restored(buffer->channel);
         if (buffer->phase == PHASE_LIVE && buffer->keep_until_usec > 0 && !buffer->freed) {
                 if (buffer->keep_until_usec > longest_usec)
                         buffer->keep_until_usec = longest_usec;

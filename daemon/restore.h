@@ -16,9 +16,13 @@ int registry_restore_process(struct registry *registry, uint32_t slot, const str
 
 int registry_restore_session(struct registry *registry, uint32_t slot, const struct state_session *fixed, const char *const *texts);
 
-/* `backing_take` NULL: its memory is given up already and leases drain on it. With `dying` it is to be closed. */
+/* What a channel's record says of it; false: it is none, or that cannot be. */
+bool restore_channel_spec(const struct registry *registry, const struct state_buffer *fixed, struct channel_spec *ret);
+
+/* `backing_take` NULL: its memory is given up already and leases drain on it. With `dying` it is to be closed. `page` is that of a channel
+ * which goes on. */
 int registry_restore_buffer(struct registry *registry, uint32_t slot, const struct state_buffer *fixed, const char *const *texts,
-                            struct device *device, const char *handle, struct backing *backing_take, bool dying);
+                            struct device *device, const char *handle, struct backing *backing_take, struct ring_page *page, bool dying);
 
 int registry_restore_lease(struct registry *registry, uint32_t slot, const struct state_lease *fixed, const char *const *texts,
                            struct holder *holder, struct stored *stored);

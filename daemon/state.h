@@ -54,14 +54,26 @@ struct state_buffer {
         uint32_t parcel, mode, uid, gid;
         uint32_t ro_enforced, unplaced; /* the latter as in struct principal */
         uint64_t fd_device, fd_inode;
+        uint32_t mode_of_channel, policy, n_slots, meta_bytes; /* enum ring_mode; 0: it is no channel */
+        uint64_t slot_bytes;
+        int64_t fences_bytes, control_bytes;
+        uint32_t fences, control; /* slots of the records below and 1; 0: none */
+        uint32_t piece;           /* enum state_piece */
+        uint32_t unused;
 };
+
+/* A channel has three descriptors: a record for each, so that each has its number in the store. Those of the pieces have the channel's
+ * serial and count as long as its own record names them. */
+enum state_piece { PIECE_WHOLE, PIECE_FENCES, PIECE_CONTROL, N_PIECES };
 enum { BUFFER_HANDLE, BUFFER_DEVICE, BUFFER_NAME, BUFFER_META, BUFFER_CONTAINER, N_BUFFER_TEXTS };
 
 struct state_lease {
         uint64_t serial, buffer, session; /* serials */
         uint32_t process, uid;            /* the process's slot; the session's uid, which pays */
-        uint32_t access, unused;
+        uint32_t access;
+        uint32_t member; /* of a channel: its number there and 1; 0: it is none */
         int64_t since_usec;
+        uint32_t generation, unused;
 };
 enum { LEASE_LABEL, N_LEASE_TEXTS };
 

@@ -190,7 +190,6 @@ static void store_done(struct job *job) {
         struct list batch;
         struct list *link;
 
-        store->sending = false;
         list_move_all(&store->batch, &batch);
         while ((link = list_first(&batch))) {
                 struct errand *errand = container_of(link, struct errand, by_store);
@@ -200,6 +199,7 @@ static void store_done(struct job *job) {
                         list_append(&store->unpassed, link);
                 errand->done(errand);
         }
+        store->sending = false; /* what was sent meanwhile has only been queued */
         if (store->ask) {
                 store->ask = false;
                 list_move_all(&store->unpassed, &store->waiting);

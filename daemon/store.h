@@ -18,7 +18,7 @@ typedef int store_sender(const char *text, const int *fds, unsigned n);
 /* -errno. `on_stuck` (may be NULL) hears when the manager does not take a message for some seconds, and when it does again. */
 int store_new(uv_loop_t *loop, store_sender *sender, void (*on_stuck)(void *arg, bool stuck), void *arg, struct store **ret);
 
-/* From now on nothing is sent; who waits for a barrier is told that it has passed. Errands under way are done. */
+/* From now on no barrier is asked for, and who waits for one is told that it has passed. Errands under way are still done. */
 void store_stop(struct store *store);
 
 /* Frees it once the loop has closed its handles. Nothing may be under way but what hangs in the manager. NULL is harmless. */

@@ -21,14 +21,45 @@ static struct stored *stored_find(const struct registry *registry, const struct 
         return map_find(&registry->stored, &key, sizeof(key));
 }
 
-int stored_check(const struct registry *registry, const struct holder *holder, int64_t n_buffers, struct failure *failure) {
-        int64_t limit = registry->limits.stored_descriptors, asked = n_buffers;
+static int room_check(const char *scope, int64_t limit, int64_t used, int64_t asked, struct failure *failure) {
+        return asked <= 0 || asked <= limit - used ? 0 : fail_quota(failure, scope, limit, used, asked);
+}
 
-        if (holder->pidfd >= 0 && !stored_find(registry, holder))
-                asked++;
-        return asked <= 0 || asked <= limit - registry->n_stored
-                       ? 0
-                       : fail_quota(failure, "stored_descriptors", limit, registry->n_stored, asked);
+int stored_check(const struct registry *registry, const struct holder *holder, const struct account *account, int64_t n_buffers,
+                 struct failure *failure) {
+        const struct limits *limits = &registry->limits;
+        const struct account *of_holder = account_find(&registry->accounts, holder->uid);
+        int64_t n_processes = holder->pidfd >= 0 && !stored_find(registry, holder);
+        int r;
+
+        r = room_check("stored_descriptors", limits->stored_descriptors, registry->n_stored, n_buffers + n_processes, failure);
+        if (r == 0 && of_holder == account)
+                return room_check("stored_per_uid", limits->stored_per_uid, account->stored, n_buffers + n_processes, failure);
+        if (r == 0)
+                r = room_check("stored_per_uid", limits->stored_per_uid, account->stored, n_buffers, failure);
+        if (r == 0)
+                r = room_check("stored_per_uid", limits->stored_per_uid, of_holder ? of_holder->stored : 0, n_processes, failure);
+        return r;
+}
+
+int stored_count(struct stored *stored, const struct holder *holder) {
+        if (stored->parcel == 0)
+                return 0;
+        stored->account = account_get(&stored->registry->accounts, holder->uid);
+        if (!stored->account)
+                return -ENOMEM;
+        stored->account->stored++;
+        stored->registry->n_stored++;
+        return 0;
+}
+
+static void stored_uncount(struct stored *stored) {
+        if (!stored->account)
+                return;
+        stored->account->stored--;
+        stored->registry->n_stored--;
+        account_unref(&stored->registry->accounts, stored->account);
+        stored->account = NULL;
 }
 
 int stored_get(struct registry *registry, const struct holder *holder, struct stored **ret) {
@@ -54,13 +85,15 @@ int stored_get(struct registry *registry, const struct holder *holder, struct st
         stored->refs = 1;
         if (holder->pidfd >= 0)
                 stored->parcel = state_next_parcel(registry->state, STATE_PROCESS, stored->slot);
-        r = map_put(&registry->stored, &stored->key, sizeof(stored->key), stored);
+        r = stored_count(stored, holder);
+        if (r == 0)
+                r = map_put(&registry->stored, &stored->key, sizeof(stored->key), stored);
         if (r < 0) {
+                stored_uncount(stored);
                 state_give(registry->state, STATE_PROCESS, stored->slot);
                 free(stored);
                 return r;
         }
-        registry->n_stored += stored->parcel > 0;
         record_process(registry, stored, holder);
         *ret = stored;
         return 0;
@@ -77,7 +110,7 @@ void stored_unref(struct registry *registry, struct stored *stored) {
         if (!stored || --stored->refs > 0)
                 return;
         map_take(&registry->stored, &stored->key, sizeof(stored->key));
-        registry->n_stored -= stored->parcel > 0;
+        stored_uncount(stored);
         if (!registry->state || stored->parcel == 0 || stored->phase == STORED_NEW) {
                 stored_free(stored);
                 return;

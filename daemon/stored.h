@@ -10,6 +10,7 @@
 #include "list.h"
 #include "proto/verdict.h"
 
+struct account;
 struct holder;
 struct registry;
 
@@ -23,6 +24,7 @@ enum stored_phase {
 struct stored {
         struct list by_leaving; /* in registry.leaving once its last lease is gone */
         struct registry *registry;
+        struct account *account; /* of the process's uid; NULL: nothing is counted. A reference */
         uint64_t key;
         unsigned refs;          /* leases */
         uint32_t slot;          /* of its record */
@@ -31,8 +33,13 @@ struct stored {
         struct errand errand;   /* for taking it out */
 };
 
-/* Whether `n_buffers` and the process, if it is not stored yet, find room in the store: 0 or VERDICT_QUOTA_EXCEEDED. */
-int stored_check(const struct registry *registry, const struct holder *holder, int64_t n_buffers, struct failure *failure);
+/* Whether `n_buffers` of `account` and the process, if it is not stored yet, find room in the store, and in what of it one user may
+ * have: 0 or VERDICT_QUOTA_EXCEEDED. */
+int stored_check(const struct registry *registry, const struct holder *holder, const struct account *account, int64_t n_buffers,
+                 struct failure *failure);
+
+/* Counts it, when it has a descriptor; -ENOMEM. */
+int stored_count(struct stored *stored, const struct holder *holder);
 
 /* The holder's process, a reference. -ENOMEM. */
 int stored_get(struct registry *registry, const struct holder *holder, struct stored **ret);

@@ -175,6 +175,10 @@ void workplace_close(struct workplace *place, struct buffer *buffer, struct back
         }
         closer->errand = (struct errand){.what = ERRAND_REMOVE, .n = 1, .parcels = {buffer->parcel},
                                          .done = closer_removed, .passed = closer_passed};
+        if (buffer->channel && buffer->channel->fences_slot != SLOT_NONE)
+                closer->errand.parcels[closer->errand.n++] = buffer->channel->fences_parcel;
+        if (buffer->channel && buffer->channel->control_slot != SLOT_NONE)
+                closer->errand.parcels[closer->errand.n++] = buffer->channel->control_parcel;
         store_send(place->store, &closer->errand);
 }
 

@@ -35,6 +35,8 @@ TEST_SOURCES := $(foreach room,$(TEST_ROOMS),$(call buildable,tests/$(room)/test
 TEST_PROGRAMS := $(patsubst %.c,$(B)/%,$(TEST_SOURCES) $(wildcard tests/support/test_*.c))
 HELPERS = $(call objects,$(filter-out tests/$(1)/test_% tests/$(1)/bench_%,$(call buildable,tests/$(1)/*.c)))
 
+LOAD_PROGRAMS := $(patsubst %.c,$(B)/%,$(wildcard tests/systemd/*.c))
+
 FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_PROGRAMS := $(FUZZERS:%=$(B)/fuzz/fuzz_%)
 REPLAY_PROGRAMS := $(FUZZERS:%=$(B)/tests/fuzz/replay_%)

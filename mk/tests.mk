@@ -25,6 +25,12 @@ endef
 $(TEST_PROGRAMS) $(BENCH_PROGRAMS): $(B)/%: $(B)/obj/%.o $$(call needs,$$*.c)
 	$(link_test)
 
+# What a booted machine runs, linked as what is installed there.
+$(LOAD_PROGRAMS): $(B)/%: $(B)/obj/%.o $(LIBRARY_LINK)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(CC) $(ALL_LDFLAGS) -pie -o $@ $< -L$(B) -lgpuipc
+
 # A fuzzer twice: by clang with libFuzzer, and by gcc with a main that runs files.
 $(B)/fuzz/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
@@ -62,7 +68,7 @@ $(REPLAY_PROGRAMS): $(B)/tests/fuzz/replay_%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/
 
 $(B)/obj/tests/fuzz/fuzz_%.o: DEFINES = -Wno-missing-prototypes
 
-tests: all $(INSTALL_CTL) $(TEST_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(wildcard daemon/main.c),$(FAULT_DAEMON))
+tests: all $(INSTALL_CTL) $(TEST_PROGRAMS) $(LOAD_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(wildcard daemon/main.c),$(FAULT_DAEMON))
 
 T ?=
 check: tests

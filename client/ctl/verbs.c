@@ -175,8 +175,8 @@ const struct verb verbs[] = {
         { "doctor", "[CODE]", "why CUDA IPC does not work here, and what to do",
           "Looks at the socket, who you are to the daemon, namespaces, /dev/shm, the driver, devices and limits, then "
           "makes, maps, writes, reads and releases 2 MiB of each kind of memory that the daemon lends. Asks everyone's "
-          "socket unless told otherwise. Exits with 1 when something fails. With a CODE such as G101, tells what it "
-          "means.",
+          "socket unless told otherwise. Exits with 3 when no daemon answers, else with 1 when something fails. With a "
+          "CODE such as G101, tells what it means.",
           doctor_options, 0, 1, false, verb_doctor },
         { "version", "", "versions of this command, its library and the daemon", NULL, no_options, 0, 0, false,
           verb_version },

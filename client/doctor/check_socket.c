@@ -13,10 +13,21 @@
 
 #define CHECK "socket"
 
-/* Of a container that has no part in the host's directory. */
-static void say_unmounted(struct doctor *doctor, const char *parent) {
-        char fix[PATH_MAX + 512];
+/* The socket's directory. */
+static void parent_of(const char *path, char ret_parent[PATH_MAX]) {
+        char *slash;
 
+        (void)snprintf(ret_parent, PATH_MAX, "%s", path);
+        slash = strrchr(ret_parent, '/');
+        if (slash && slash != ret_parent)
+                *slash = '\0';
+}
+
+/* Of a container that has no part in the host's directory; `what` is there or not in its place. */
+static void say_unmounted(struct doctor *doctor, enum doctor_code code, const char *what) {
+        char parent[PATH_MAX], fix[PATH_MAX + 512];
+
+        parent_of(doctor->socket, parent);
         (void)snprintf(fix, sizeof(fix),
                        "Start the container anew, with the directory mounted in which the daemon on the host has its socket:\n"
                        "  docker run -v /run/gpuipcd:%s:ro ...\n"
@@ -24,8 +35,8 @@ static void say_unmounted(struct doctor *doctor, const char *parent) {
                        "  systemctl start gpuipcd\n"
                        "  gpuipcd",
                        parent);
-        doctor_say_fix(doctor, FINDING_FAIL, DOCTOR_NO_SOCKET, CHECK, fix, NULL,
-                       "There is no %s, and nothing of the host's is mounted at %s in this container.", doctor->socket, parent);
+        doctor_say_fix(doctor, FINDING_FAIL, code, CHECK, fix, NULL,
+                       "There is %s %s, and nothing of the host's is mounted at %s in this container.", what, doctor->socket, parent);
 }
 
 static void say_missing(struct doctor *doctor) {
@@ -33,9 +44,7 @@ static void say_missing(struct doctor *doctor) {
         bool there;
 
         path_deepest(doctor->socket, deepest, sizeof(deepest));
-        (void)snprintf(parent, sizeof(parent), "%s", doctor->socket);
-        if (strrchr(parent, '/') && strrchr(parent, '/') != parent)
-                *strrchr(parent, '/') = 0;
+        parent_of(doctor->socket, parent);
         there = strcmp(parent, deepest) == 0;
         if (there && path_is_removed(deepest))
                 doctor_say_fix(doctor, FINDING_FAIL, DOCTOR_SOCKET_STALE, CHECK,
@@ -43,7 +52,7 @@ static void say_missing(struct doctor *doctor) {
                                "  docker restart CONTAINER", NULL,
                                "%s is empty: what was mounted there has been removed on the host since, and made anew.", deepest);
         else if (doctor->container && !path_below_mount(deepest))
-                say_unmounted(doctor, parent);
+                say_unmounted(doctor, DOCTOR_NO_SOCKET, "no");
         else if (there)
                 doctor_say_fix(doctor, FINDING_FAIL, DOCTOR_NO_SOCKET, CHECK, advice(DOCTOR_NOBODY_LISTENS), NULL,
                                "%s is there, but no %s in it: the daemon does not run, or has its socket elsewhere.", deepest,
@@ -86,6 +95,8 @@ static void say_refused(struct doctor *doctor) {
                 doctor_say(doctor, FINDING_FAIL, DOCTOR_SOCKET_STALE, CHECK,
                            "%s is a socket mounted as a file, and nobody listens at it: the daemon has made a new one since, or "
                            "does not run.", doctor->socket);
+        else if (doctor->container && !path_below_mount(doctor->socket)) /* of an image, or of a root that is a copy of the host's */
+                say_unmounted(doctor, DOCTOR_NOBODY_LISTENS, "only a dead socket");
         else
                 doctor_say(doctor, FINDING_FAIL, DOCTOR_NOBODY_LISTENS, CHECK,
                            "There is a socket at %s, but nobody listens: the daemon does not run.", doctor->socket);

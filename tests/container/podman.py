@@ -74,8 +74,7 @@ class Podman:
         image(self.root)
         with open(f"{directory}/containers.conf", "w", encoding="ascii") as file:
             file.write(SETTINGS)
-        # Only to be mounted over, where nobody else sees it.
-        self.made_cdi = not os.path.exists(CDI)
+        # Only to be mounted over, where nobody else sees it. It stays, empty: to remove it would end others' mounts on it.
         os.makedirs(CDI, exist_ok=True)
         self.machine = subprocess.Popen(["unshare", "-m", "sh", "-ec", f"mount --bind {self.cdi} {CDI}; echo ready; read -r _ || :"],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -113,8 +112,3 @@ class Podman:
     def close(self):
         self.call("rm", "-f", "-a", "-t", "0", check=False)
         self.machine.communicate()
-        if self.made_cdi:
-            try:
-                os.rmdir(CDI)
-            except OSError:  # somebody else began to use it
-                pass

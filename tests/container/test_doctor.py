@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import unittest
@@ -160,6 +161,15 @@ class SocketTest(ContainerTest):
         report = self.doctor(status=UNREACHABLE, failures=["G101"])
         self.assertIn("nothing of the host's is mounted at /run/gpuipcd", report.find("G101")["cause"])
         self.assert_well(*self.typed(report, "G101", MOUNT))
+
+    def test_dead_socket_in_the_image(self):
+        """As where a container's root is a copy of the host's: the daemon runs, and is not to be reached by that."""
+        os.mkdir(f"{self.podman.root}/run/gpuipcd")
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(f"{self.podman.root}/run/gpuipcd/gpuipcd.sock")
+        report = self.doctor(status=UNREACHABLE, failures=["G103"])
+        self.assertIn("nothing of the host's is mounted at /run/gpuipcd", report.find("G103")["cause"])
+        self.assert_well(*self.typed(report, "G103", MOUNT))
 
     def test_looked_for_elsewhere(self):
         options = ["-e", "GPUIPC_SOCKET=/sockets/gpuipcd.sock"]

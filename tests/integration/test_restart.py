@@ -131,7 +131,7 @@ class Kept(RestartTest):
         wait_for(lambda: [buffer["state"] for buffer in self.listed()[1]] == ["kept", "kept"], "the keeps")
         self.manager.restart()
         self.assertEqual([buffer["state"] for buffer in self.listed()[1]], ["kept", "kept"])
-        wait_for(lambda: [buffer["name"] for buffer in self.listed()[1]] == ["long"], "the short keep to end")
+        wait_for(lambda: [buffer.get("name") for buffer in self.listed()[1]] == ["long"], "the short keep to end")
         self.manager.restart()
         self.assertEqual(self.listed()[1][0]["state"], "kept")
         guest.resume()
@@ -532,8 +532,34 @@ class Manager_(RestartTest):  # pylint: disable=invalid-name
         guest.allocate()
         self.assert_books()
 
+    def test_one_user_leaves_room_for_others(self):
+        """Buffers and processes alike count for their user, before a restart and after, and for nobody else."""
+        self.start("--store-max=32", "--stored-per-user=8", store_max=32)
+        alice, bob = self.actor(ALICE), self.actor(BOB)
+        buffers = [alice.call("Allocate", {"size": 1, "mode": "0644"}) for _ in range(7)]
+        full = {"scope": "stored_per_uid", "limit": 8, "used": 8, "asked": 1}
+        self.assertEqual(self.refused("QuotaExceeded", alice.call, "Allocate", {"size": 1}), full)
+        other = self.actor(ALICE)
+        self.assertEqual(self.refused("QuotaExceeded", other.call, "Open", {"buffer": buffers[0]["buffer"]["id"], "access": "ro"}), full)
+        # Whom she lends to pays for his process alone, until he is the last to hold it.
+        for granted in buffers[:3]:
+            bob.call("Open", {"buffer": granted["buffer"]["id"], "access": "ro"})
+        for _ in range(7):
+            bob.call("Allocate", {"size": 1})
+        self.assertEqual(self.refused("QuotaExceeded", bob.call, "Allocate", {"size": 1}), full)
+        for granted in buffers[:3]:
+            alice.call("Release", {"lease": granted["lease"]})
+        self.assertEqual(self.refused("QuotaExceeded", bob.call, "Allocate", {"size": 1}), {**full, "used": 11})
+        for _ in range(3):
+            alice.call("Allocate", {"size": 1})
+        self.manager.restart()
+        alice, bob, carol = (self.actor(uid) for uid in (ALICE, BOB, 2003))
+        self.assertEqual(self.refused("QuotaExceeded", alice.call, "Allocate", {"size": 1}), {**full, "asked": 2})
+        self.assertEqual(self.refused("QuotaExceeded", bob.call, "Allocate", {"size": 1}), {**full, "used": 11, "asked": 2})
+        carol.call("Allocate", {"size": 1})
+
     def test_two_thousand_and_forty_eight(self):
-        self.start()
+        self.start("--stored-per-user=2048")
         guest = self.guest()
         leases = [guest.allocate(size=16)["lease"] for _ in range(2046)]
         wait_for(lambda: len(self.manager.store.names()) == 2048, "2048 descriptors")

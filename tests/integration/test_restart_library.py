@@ -273,12 +273,12 @@ class Rides(Base):
         client = self.library.connect(self.manager.socket)
         watch = client.watch()
         seen = []
-        for _ in range(4):
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
             client.allocate(PAGE).release()
             while not seen or seen[-1][1] != "freed":
                 seen.append(watch.next(WAIT_S * 1000))
             seen.append((seen[-1][0], "restart"))
-            self.manager.restart(random.choice((signal.SIGKILL, signal.SIGTERM)))
+            self.manager.restart(number)
         numbers = [number for number, kind in seen if kind != "restart"]
         self.assertEqual(numbers, sorted(set(numbers)))
         self.assertEqual(numbers, list(range(numbers[0], numbers[-1] + 1)))

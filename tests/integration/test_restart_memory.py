@@ -9,7 +9,9 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
+from actors import in_child  # noqa: E402
 from daemon import wait_for  # noqa: E402
+from gpumap import Driver, GpuMap  # noqa: E402
 from restarting import RestartTest  # noqa: E402
 
 on_a_gpu = unittest.skipIf(backend.HOST, "of a machine with a GPU")
@@ -20,6 +22,18 @@ def file_of(fd):
     found = os.fstat(fd)
     os.close(fd)
     return found.st_dev, found.st_ino
+
+
+def touch(fd, handle, size, data=None):
+    """Writes to the memory behind a descriptor, or reads it: by mapping it in a process of its own, which then is gone."""
+    if backend.HOST:
+        return os.pwrite(fd, data, 0) if data else os.pread(fd, size, 0)
+
+    def mapped():
+        memory = GpuMap(Driver(), handle, size, fd)
+        return memory.write(data) if data else memory.read(size)
+
+    return in_child(mapped, keep=(fd,))
 
 
 class Memory(RestartTest):
@@ -42,6 +56,24 @@ class Memory(RestartTest):
             self.assertEqual(file_of(guest.client.fds.pop()), made)
             guest.call("Release", {"lease": opened["lease"]})
         self.assert_books()
+        guest.call("Release", {"lease": granted["lease"]})
+
+    def test_bytes_that_only_the_manager_holds(self):
+        """Nobody has the memory mapped and no daemon runs: what was written is there afterwards."""
+        self.start()
+        guest = self.guest()
+        granted = guest.call("Allocate", {"size": 100000})
+        fd, data = guest.client.fds.pop(), os.urandom(100000)
+        touch(fd, granted["handle"], 100000, data)
+        os.close(fd)
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGABRT):
+            self.manager.restart(number)
+            self.assertEqual(self.resume(guest, [granted["lease"]]), [granted["lease"]])
+            opened = guest.call("Open", {"buffer": granted["buffer"]["id"], "access": "ro"})
+            fd = guest.client.fds.pop()
+            self.assertEqual(touch(fd, opened["handle"], 100000), data)
+            os.close(fd)
+            guest.call("Release", {"lease": opened["lease"]})
         guest.call("Release", {"lease": granted["lease"]})
 
     def switch(self, memory, number=signal.SIGKILL):

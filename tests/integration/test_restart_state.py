@@ -102,7 +102,7 @@ class Older(RestartTest):
             before = self.listed()
             self.manager.end()
             state = StateFile(state_of(self.manager))
-            state.shorten({"buffer": 16, "lease": 8, "process": 16})
+            state.shorten({"buffer": 72, "lease": 16, "process": 16})
             state.write(state_of(self.manager))
             self.manager.start()
             self.manager.wait_log("was rewritten for this one")

@@ -197,7 +197,7 @@ class InstallTest(unittest.TestCase):
                        stdout=subprocess.DEVNULL)
         there = {os.path.relpath(f"{directory}/{name}", root) for directory, _, names in os.walk(root) for name in names}
         for path in ("usr/sbin/gpuipcd", "usr/bin/gpuipcctl", "usr/lib/libgpuipc.so.0", "usr/lib/libgpuipc.so", "usr/lib/libgpuipc.a",
-                     "usr/include/gpuipc.h", "usr/lib/pkgconfig/gpuipc.pc", *(f"usr/share/man/man{p[-1]}/{p}" for p in PAGES)):
+                     "usr/include/gpuipc.h", "usr/lib/pkgconfig/gpuipc.pc", "etc/cdi/gpuipc.json", *(f"usr/share/man/man{p[-1]}/{p}" for p in PAGES)):
             self.assertIn(path, there)
         headers = output("readelf", "-d", f"{root}/usr/bin/gpuipcctl")
         self.assertNotRegex(headers, "R(UN)?PATH")

@@ -66,7 +66,6 @@ class UnitsTest(unittest.TestCase):
             socket = settings(path)
             self.assertEqual(socket["ListenStream"], [self.defaults[option]])
             self.assertEqual(socket["FileDescriptorName"], [name])
-            self.assertEqual(socket["PassCredentials"], ["yes"])
             self.assertEqual(socket["Service"], ["gpuipcd.service"])
             self.assertIn(os.path.basename(path), self.service["Sockets"][0].split())
             self.assertRegex(read("systemd/gpuipcd.tmpfiles"), rf"(?m)^d +{os.path.dirname(self.defaults[option])} +0755 +root +root +-$")
@@ -158,7 +157,8 @@ class PackagesTest(unittest.TestCase):
         self.assertGreaterEqual(len(names), 20)
         spec = read("packaging/rpm/gpuipc.spec")
         debian = "".join(read(path) for path in files(".install", ".manpages", rooms=("packaging/debian",)))
-        whole = {"gpuipcd.conf": "etc/gpuipcd", "io.gpuipc.Broker.varlink": "usr/share/gpuipc", "gpuipcd.catalog": "usr/lib/systemd/catalog"}
+        whole = {"gpuipcd.conf": "etc/gpuipcd", "io.gpuipc.Broker.varlink": "usr/share/gpuipc", "gpuipcd.catalog": "usr/lib/systemd/catalog",
+                 "gpuipc.json": "etc/cdi"}
         for name in sorted(names):
             with self.subTest(name):
                 self.assertTrue(name in spec or name == "io.gpuipc.Broker.varlink" and "/gpuipc\n" in spec, "packaging/rpm/gpuipc.spec")

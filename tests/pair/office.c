@@ -179,6 +179,8 @@ void office_init(struct office *office, int64_t capacity_bytes) {
         list_init(&office->house.woken);
         list_init(&office->hall.sessions);
         list_init(&office->hall.ready);
+        office->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        ck_assert_int_ge(office->null_fd, 0);
         office->house.loop = &office->loop;
         office->house.kick = office_kick;
         office->house.backend_name = "host";
@@ -199,14 +201,12 @@ void office_stock(struct office *office) {
         pthread_cond_init(&office->shelf.gate.changed, NULL);
         office->shelf.gate.open = true;
         the_shelf = &office->shelf;
-        office->house.registry.limits.stored_descriptors = 32;
+        office->house.registry.limits.stored_descriptors = office->house.registry.limits.stored_per_uid = 32;
         ck_assert_int_eq(state_new(&state_layout, 1, &office->state), 0);
         ck_assert_int_eq(store_new(&office->loop, shelf_send, NULL, NULL, &office->store), 0);
         registry_restore_numbers(&office->house.registry, office->state);
         registry_restored(&office->house.registry, 0, 0);
         office->house.store = office->place.store = office->store;
-        office->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        ck_assert_int_ge(office->null_fd, 0);
 }
 
 static void office_unstock(struct office *office) {
@@ -216,7 +216,6 @@ static void office_unstock(struct office *office) {
         ck_assert_int_eq(office->house.registry.n_stored, 1);
         ck_assert(list_empty(&office->house.registry.leaving));
         store_stop(office->store);
-        close(office->null_fd);
 }
 
 bool office_turn(struct office *office) {
@@ -268,6 +267,7 @@ void office_deinit(struct office *office) {
         assert_nothing_left(office);
         office_unstock(office);
         registry_deinit(&office->house.registry);
+        close(office->null_fd);
         workplace_deinit(&office->place);
         store_free(office->store);
         uv_run(&office->loop, UV_RUN_NOWAIT);
@@ -339,7 +339,7 @@ void caller_init(struct caller *caller, struct office *office, uid_t uid) {
         *caller = (struct caller){.office = office, .holder = &person->holder};
         person->office = office;
         person->holder = (struct holder){.pid = (pid_t)uid, .uid = uid, .gid = uid, .refs = 1, .destroy = person_destroy,
-                                         .pidfd = office->state ? office->null_fd : -1};
+                                         .pidfd = office->null_fd};
         list_init(&person->holder.leases);
         list_init(&person->holder.members);
         office->n_people++;

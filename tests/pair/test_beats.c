@@ -16,6 +16,8 @@
 #define CALL(method, parameters) "{\"method\":\"io.gpuipc.Broker." method "\",\"parameters\":{" parameters "}}"
 #define MORE(method, parameters) "{\"method\":\"io.gpuipc.Broker." method "\",\"more\":true,\"parameters\":{" parameters "}}"
 
+#define CREATE(more) CALL("ChannelCreate", "\"slots\":4,\"slot_bytes\":100," more)
+
 /* ---- calls with work --------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -27,14 +29,33 @@ static const struct {
         { "Allocate in steps", CALL("Allocate", "\"size\":68000000,\"label\":\"large\""), true },
         { "Open", CALL("Open", "\"name\":\"there\",\"access\":\"ro\",\"label\":\"mine\""), false },
         { "Seal", CALL("Seal", "\"buffer\":\"b1\""), false },
+        { "ChannelCreate", CREATE("\"role\":\"producer\",\"name\":\"new\""), true },
+        { "ChannelCreate kept", CREATE("\"role\":\"consumer\",\"name\":\"new\",\"keep_ms\":3600000"), true },
+        { "ChannelAttach", CALL("ChannelAttach", "\"name\":\"ring\",\"role\":\"consumer\",\"label\":\"mine\""), false },
+        { "ChannelAttach as producer", CALL("ChannelAttach", "\"name\":\"ring\",\"role\":\"producer\""), false },
 };
+
+static bool attaches(int work) {
+        return strncmp(works[work].name, "ChannelAttach", 13) == 0;
+}
+
+static bool makes(int work) {
+        return strncmp(works[work].name, "Allocate", 8) == 0 || strncmp(works[work].name, "ChannelCreate", 13) == 0;
+}
+
+/* A producer's descriptor is there already: nothing is done on the lane. */
+static bool is_work(int work) {
+        return !strstr(works[work].name, "as producer");
+}
 
 enum moment { BEHIND_ANOTHER, AT_WORK, BETWEEN_STEPS, AFTER_WORK, AFTER_FINISH, WRITTEN, N_MOMENTS };
 enum death { LEAVES, EXITS_THEN_LEAVES, LEAVES_THEN_EXITS, EXITS, OTHERS_LEAVE_TOO, N_DEATHS };
 
 static bool stocked; /* with a store: what is granted outlives a restart */
 
-/* An office where a buffer "there", b1, is held by somebody of the same user. */
+static int n_there;  /* buffers in the office before anybody comes */
+
+/* An office where a buffer "there", b1, is held by somebody of the same user; and to attach to, a channel "ring", b2. */
 static void furnish(struct office *office, struct caller *owner) {
         office_init(office, CAPACITY);
         if (stocked)
@@ -48,22 +69,41 @@ static void furnish(struct office *office, struct caller *owner) {
         office_settle(office);
 }
 
+static void furnish_for(struct office *office, struct caller *owner, int work) {
+        furnish(office, owner);
+        n_there = 1;
+        if (!attaches(work))
+                return;
+        gate_permit(&office->gate);
+        caller_call(owner, CREATE("\"role\":\"producer\",\"name\":\"ring\",\"mode\":\"0666\""));
+        turn_until(office, owner->n_replies == 2);
+        caller_written(owner);
+        office_settle(office);
+        n_there = 2;
+}
+
+static bool has_moment(int work, enum moment moment) {
+        return is_work(work) ? moment != BETWEEN_STEPS || works[work].two_steps : moment >= AFTER_FINISH;
+}
+
 /* Runs the call to the moment; false when it has no such moment. */
 static bool run_to(struct office *office, struct caller *caller, struct caller *other, int work, enum moment moment) {
-        if (moment == BETWEEN_STEPS && !works[work].two_steps)
+        if (!has_moment(work, moment))
                 return false;
         if (moment == BEHIND_ANOTHER) {
                 caller_call(other, CALL("Allocate", "\"size\":1"));
-                gate_wait_entered(&office->gate, 2);
+                gate_wait_entered(&office->gate, n_there + 1);
         }
         caller_call(caller, works[work].call);
         if (moment == BEHIND_ANOTHER)
                 return true;
-        gate_wait_entered(&office->gate, 2);
+        if (is_work(work))
+                gate_wait_entered(&office->gate, n_there + 1);
         if (moment == AT_WORK)
                 return true;
         gate_permit(&office->gate);
-        gate_wait_left(&office->gate, 2);
+        if (is_work(work))
+                gate_wait_left(&office->gate, n_there + 1);
         if (moment == BETWEEN_STEPS || moment == AFTER_WORK)
                 return true;
         gate_open(&office->gate);
@@ -96,7 +136,7 @@ START_TEST(death_at_each_moment_of_work) {
         struct office office;
 
         stocked = _i / N_DEATHS / N_MOMENTS >= (int)ELEMENTSOF(works);
-        furnish(&office, &owner);
+        furnish_for(&office, &owner, work);
         caller_init(&other, &office, 1000);
         caller_init(&caller, &office, 1000);
         if (run_to(&office, &caller, &other, work, moment))
@@ -104,13 +144,13 @@ START_TEST(death_at_each_moment_of_work) {
         gate_open(&office.gate);
         office_settle(&office);
         if (death == EXITS && caller.client) /* its connection was kept by someone, who gets the answer */
-                ck_assert_int_eq(caller.n_replies, moment == BETWEEN_STEPS && !works[work].two_steps ? 0 : 1);
+                ck_assert_int_eq(caller.n_replies, has_moment(work, moment) ? 1 : 0);
         ck_assert_msg(owner.client || death == OTHERS_LEAVE_TOO, "%s", works[work].name);
         caller_deinit(&caller);
         caller_deinit(&other);
         if (owner.client) { /* and who stays is served */
                 caller_call(&owner, CALL("GetStatus", ""));
-                ck_assert_int_eq(json_int(owner.reply, "parameters.leases"), 1);
+                ck_assert_int_eq(json_int(owner.reply, "parameters.leases"), n_there);
                 ck_assert_int_eq(json_int(owner.reply, "parameters.sessions"), 1);
         }
         caller_deinit(&owner);
@@ -130,18 +170,20 @@ START_TEST(work_that_fails) {
         struct office office;
 
         stocked = _i / (int)ELEMENTSOF(errors) >= (int)ELEMENTSOF(works);
-        furnish(&office, &owner);
+        if (!is_work(work))
+                return;
+        furnish_for(&office, &owner, work);
         caller_init(&caller, &office, 1000);
         office.gate.fail = error;
         caller_call(&caller, works[work].call);
         gate_open(&office.gate);
         office_settle(&office);
         ck_assert_int_eq(caller.n_replies, 1);
-        ck_assert(json_is(caller.reply, "error", error == ENOMEM && strncmp(works[work].name, "Allocate", 8) == 0 ?
+        ck_assert(json_is(caller.reply, "error", error == ENOMEM && makes(work) ?
                                                          "io.gpuipc.Broker.OutOfMemory" : "io.gpuipc.Broker.Internal"));
         ck_assert_ptr_null(caller.request);
-        ck_assert_int_eq(office.house.registry.n_leases, 1);
-        ck_assert_int_eq(office.house.registry.n_buffers, 1);
+        ck_assert_int_eq(office.house.registry.n_leases, n_there);
+        ck_assert_int_eq(office.house.registry.n_buffers, n_there);
         /* Once more, and now it works. */
         office.gate.fail = 0;
         caller_call(&caller, works[work].call);
@@ -160,7 +202,7 @@ START_TEST(reply_that_cannot_be_queued) {
         struct office office;
 
         stocked = _i >= (int)ELEMENTSOF(works);
-        furnish(&office, &owner);
+        furnish_for(&office, &owner, _i % (int)ELEMENTSOF(works));
         caller_init(&caller, &office, 1000);
         gate_open(&office.gate);
         caller.n_refused = 1;
@@ -175,8 +217,8 @@ START_TEST(reply_that_cannot_be_queued) {
         while (office.house.registry.keeps.n > 0)
                 (void)registry_expire(&office.house.registry, 0, UINT64_MAX);
         office_settle(&office);
-        ck_assert_int_eq(office.house.registry.n_leases, 1);
-        ck_assert_int_eq(office.house.registry.n_buffers, 1);
+        ck_assert_int_eq(office.house.registry.n_leases, n_there);
+        ck_assert_int_eq(office.house.registry.n_buffers, n_there);
         caller_deinit(&owner);
         office_deinit(&office);
 } END_TEST

@@ -228,7 +228,7 @@ START_TEST(full) {
         ck_assert(json_is(caller.reply, "error", "io.gpuipc.Broker.QuotaExceeded"));
         ck_assert(json_is(caller.reply, "parameters.scope", "stored_descriptors"));
         ck_assert_int_eq(json_int(caller.reply, "parameters.limit"), 5);
-        ck_assert_int_eq(stored_check(&office.house.registry, caller.holder, 0, &failure), 0);
+        ck_assert_int_eq(stored_check(&office.house.registry, caller.holder, caller.client->account, 0, &failure), 0);
         caller_call(&caller, OPEN);
         office_settle(&office);
         ck_assert(!strstr(caller.reply, "\"error\""));

@@ -109,12 +109,12 @@ class Journal:
 
 
 class Machine:
-    def __init__(self, *binds):
-        """`binds`: directories of this machine to be seen inside, read-only, as (here, there)."""
+    def __init__(self, *binds, lower="/"):
+        """`binds`: directories of this machine to be seen inside, read-only, as (here, there). `lower`: the tree it stands on."""
         self.name = f"gpuipc-{os.getpid()}-{time.monotonic_ns() % 1000000}"
-        self.leader = None
+        self.leader = self.idle_kinds = None
         self.children = []
-        self.binds = binds
+        self.binds, self.lower = binds, lower
         self.check()
         self.guard = subprocess.Popen([sys.executable, "-B", f"{ROOT}/tests/systemd/guard.py"], stdin=subprocess.PIPE, text=True,
                                       env={key: value for key, value in os.environ.items() if key != "GPUIPC_TEST_MARK"},
@@ -167,7 +167,7 @@ class Machine:
         self.mount("-t", "tmpfs", "-o", "mode=0755", "tmpfs", layers)
         for path in ("upper", "work"):
             os.mkdir(f"{layers}/{path}")
-        self.mount("-t", "overlay", "-o", f"lowerdir=/,upperdir={layers}/upper,workdir={layers}/work", "overlay", self.root)
+        self.mount("-t", "overlay", "-o", f"lowerdir={self.lower},upperdir={layers}/upper,workdir={layers}/work", "overlay", self.root)
         # A machine of its own: without this one's policy for packages and its past, not at its first boot, and without an index of
         # manual pages that each package would have made anew.
         for path in ("usr/sbin/policy-rc.d", "var/lib/man-db/auto-update"):
@@ -240,8 +240,9 @@ class Machine:
             self.nspawn.wait()
         for process in self.children:
             process.wait()
-            if process.stdout:
-                process.stdout.close()
+            for end in (process.stdin, process.stdout):
+                if end:
+                    end.close()
 
     # ---- inside
 
@@ -261,10 +262,10 @@ class Machine:
             raise AssertionError(f"{' '.join(command)}: ended with {done.returncode}:\n{done.stdout}")
         return done
 
-    def start(self, *command, uid=None, gid=None, groups=(), stdout=subprocess.DEVNULL, **others):
+    def start(self, *command, uid=None, gid=None, groups=(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, **others):
         """Starts a command that runs on; it ends with the machine at the latest."""
-        process = Process(self.words(command, uid, gid, groups), stdin=subprocess.DEVNULL, stdout=stdout,
-                                   stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT, **others)
+        process = Process(self.words(command, uid, gid, groups), stdin=stdin, stdout=stdout, stderr=subprocess.STDOUT, text=True,
+                          env=ENVIRONMENT, **others)
         self.children.append(process)
         return process
 

@@ -84,7 +84,7 @@ class Activation(UnitTest):
             self.assertEqual(machine.property(SERVICE, "ActiveState"), "active")
 
     def test_what_is_sent_while_it_starts_has_its_sender(self):
-        """The allocation is in the socket before there is a daemon; the kernel must have been asked for the sender by then."""
+        """The allocation is in the socket before there is a daemon."""
         machine.systemctl("stop", SERVICE)
         process = self.hold("first", uid=ALICE)
         lease = self.leases()["first"]

@@ -248,7 +248,7 @@ static void desk_answer(struct fake *fake, int peer, const char *call, void *dat
         char *text = NULL;
 
         if (!strstr(call, ".Open\"")) {
-                fake_send(fake, peer, "{\"parameters\":{}}");
+                fake_send(fake, peer, strstr(call, ".GetStatus\"") ? fake_status : "{\"parameters\":{}}");
                 return;
         }
         ck_assert_int_ge(

@@ -141,6 +141,7 @@ START_TEST(lost_reply_leaves_nothing) {
         struct restart_broker *broker = broker_start();
         options.socket_path = broker->fake->path;
         options.timeout_ms = (int)(deadline_in(800) - now_ms());
+        options.restart_ms = 600000; /* longer than that, on a slow machine too */
         no_error(gpuipc_connect(&options, &client, &error));
         broker->down_at_crash = true;
         broker_plan(broker, (struct broker_plan){ .method = ".Allocate\"", .n_bytes = 20 });
@@ -227,6 +228,29 @@ START_TEST(nobody_waits_for_a_silent_daemon) {
         gpuipc_client_free(client);
         ck_assert_int_lt(now_ms() - begun, 8000);
         ck_assert_int_eq(gpuipc_release(buffer, &error), GPUIPC_ERROR_DISCONNECTED);
+        broker_stop(broker);
+        check_fd_count_end();
+}
+END_TEST
+
+/* What breaks each time it is back, a daemon that ends or whoever took its place, is not asked at once again. */
+START_TEST(who_breaks_at_once_is_not_hammered) {
+        gpuipc_buffer *buffer;
+        gpuipc_error error;
+        int64_t begun = now_ms();
+
+        check_fd_count_begin();
+        struct restart_broker *broker = broker_start();
+        gpuipc_client *client = connect_to(broker, 0);
+        buffer = allocate(client);
+        for (int i = 1; i <= 12; i++) {
+                broker_crash(broker);
+                wait_for(gpuipc_client_restarts(client) == i);
+        }
+        ck_assert_int_ge(now_ms() - begun, 150);
+        no_error(gpuipc_release(buffer, &error));
+        ck_assert_uint_eq(broker_leases(broker), 0);
+        gpuipc_client_free(client);
         broker_stop(broker);
         check_fd_count_end();
 }
@@ -319,6 +343,7 @@ START_TEST(wait_that_was_lost_leaves_nothing) {
         gpuipc_client *client = connect_to(broker, 0);
         struct opener opener = { .client = client, .owner = 5 };
         client->timeout_ms = (int)(deadline_in(400) - now_ms());
+        client->restart_ms = 600000;
         opener.wait_ms = 400;
         ck_assert_int_eq(pthread_create(&opener.thread, NULL, open_waiting, &opener), 0);
         wait_for(fake_count(broker->fake, "wait_ms", NULL) == 1);
@@ -650,6 +675,7 @@ int main(void) {
         tcase_add_test(idle, lost_reply_leaves_nothing);
         tcase_add_test(idle, loop_in_place_of_the_thread);
         tcase_add_loop_test(idle, nobody_waits_for_a_silent_daemon, 0, 2);
+        tcase_add_test(idle, who_breaks_at_once_is_not_hammered);
         tcase_add_loop_test(waiting, waits_go_on_with_what_is_left, 0, 2);
         tcase_add_test(waiting, wait_that_was_lost_leaves_nothing);
         tcase_add_test(waiting, watch_goes_on);

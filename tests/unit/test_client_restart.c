@@ -379,7 +379,7 @@ START_TEST(call_is_late_lease_stands) {
         int r;
 
         check_fd_count_begin();
-        scene_open(&scene, STORE_KEEPS, slower(800), 20000);
+        scene_open(&scene, STORE_KEEPS, slower(800), slower(20000));
         fake_down(scene.broker->fake, ECONNREFUSED);
         broker_crash(scene.broker);
         begun = now_ms();
@@ -401,7 +401,7 @@ START_TEST(resume_is_answered_late) {
         struct scene scene;
 
         check_fd_count_begin();
-        scene_open(&scene, STORE_KEEPS, slower(800), 20000);
+        scene_open(&scene, STORE_KEEPS, slower(800), slower(20000));
         scene.broker->store = STORE_SILENT;
         broker_crash(scene.broker);
         ck_assert_int_eq(gpuipc_seal(scene.client, "b0", &scene.error), GPUIPC_ERROR_TIMED_OUT);
@@ -603,7 +603,7 @@ START_TEST(released_too_late) {
         int r;
 
         check_fd_count_begin();
-        scene_open(&scene, STORE_KEEPS, slower(800), 20000);
+        scene_open(&scene, STORE_KEEPS, slower(800), slower(20000));
         no_error(&scene, gpuipc_allocate(scene.client, BROKER_BYTES, NULL, &other, &scene.error));
         if (_i == 0)
                 fake_down(scene.broker->fake, ENOENT);

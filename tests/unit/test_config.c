@@ -77,6 +77,7 @@ static const struct row {
         COUNT_ROW("EventsMax", "events-max", events, 4096, "1", "1000000"),
         COUNT_ROW("DescriptorsMax", "descriptors-max", descriptors, 0, "0", "1073741824"),
         COUNT_ROW("StoreMax", "store-max", stored_descriptors, 2048, "16", "25000"),
+        COUNT_ROW("StoredPerUser", "stored-per-user", stored_per_uid, 1024, "1", "25000"),
         {"Limits", "ResumeSec", "resume-sec", AT(INT64, limits.resume_ms), 30000,
          {{"0", 0}, {"1h", 3600000}, {"5s", 5000}}, {{"61min", "out of range; give a time from 0s to 1h" TIME}}},
 #define SIZE_ROW(key, option, member, initial)                                                                          \

@@ -25,6 +25,12 @@ static const struct {
         /* The outermost counts: what is below, the container may have made itself. */
         {"0::/docker/" ID_A "/docker/" ID_B "\n", ID_A},
         {"0::/docker/" ID_A "/" ID_B "\n", ID_A},
+        /* Of whatever kind. */
+        {"0::/docker/" ID_A "/kubepods/pod" POD "/" ID_B "\n", ID_A},
+        {"0::/lxc.payload.web/docker/" ID_A "\n", "lxc:web"},
+        {"0::/lxc.payload.web/kubepods/pod" POD "\n", "lxc:web"},
+        {"0::/machine.slice/machine-debian.scope/" ID_A "\n", "machine:debian"},
+        {"0::/docker/" ID_A "/lxc.payload.web\n", ID_A},
         /* 63 and 65 digits are no id. */
         {"0::/docker/a" ID_A "\n", NULL},
         {"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" POD_SLICE ".slice/cri-containerd-" ID_A ".scope\n",

@@ -245,7 +245,7 @@ START_TEST(an_earlier_layout_is_converted) {
         struct state *old, *new;
         uint32_t slot;
 
-        layout.fixed_bytes[STATE_LEASE] -= 8;
+        layout.fixed_bytes[STATE_LEASE] -= 16;
         layout.record_bytes[STATE_LEASE] -= 64;
         state_free(state);
         ck_assert_int_eq(state_new(&layout, 5, &state), 0);

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels and restarts of the daemon: all three pieces come back, numbers go on, deaths in between are told, and a channel of which
+something is lost ends as a whole. Runs on memory that has descriptors. deadline: 120 s"""
+
+import contextlib
+import os
+import signal
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+import backend  # noqa: E402
+from daemon import open_fds, wait_for  # noqa: E402
+from holder import Zygote  # noqa: E402
+from manager import Manager  # noqa: E402
+from rawclient import RawClient, ReplyError  # noqa: E402
+from ringpage import ALIVE, CONSUMER, DEAD, LEFT, RingPage  # noqa: E402
+
+NEW = {"slots": 4, "slot_bytes": 1000, "role": "producer", "name": "c", "mode": "0666"}
+PIECES = 2 if backend.HOST else 3
+
+
+def file_of(fd):
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+class Session:
+    """One that comes back, and the part it takes in a channel."""
+
+    def __init__(self, path):
+        self.path, self.client = path, RawClient(path)
+        self.token = self.client.call("GetStatus").get("resume_token")
+        self.page = self.lease = None
+
+    def take(self, reply):
+        fds, self.client.fds = self.client.fds, []
+        self.files = [file_of(fds[reply[which]["fd"]]) for which in ("data", "fences", "control") if which in reply]
+        control = fds[reply["control"]["fd"]]
+        self.page = RingPage(os.dup(control))
+        for fd in fds:
+            os.close(fd)
+        self.lease, self.channel, self.number = reply["lease"], reply["channel"], reply["number"]
+        return reply
+
+    def create(self, **more):
+        return self.take(self.client.call("ChannelCreate", {**NEW, **more}))
+
+    def attach(self, role="consumer"):
+        return self.take(self.client.call("ChannelAttach", {"name": "c", "role": role}))
+
+    def resume(self):
+        """Whether its lease is active again."""
+        self.client.close()
+        self.client = RawClient(self.path)
+        reply = self.client.call("Resume", {"token": self.token, "leases": [self.lease]})
+        self.token = reply["resume_token"]
+        return [lease["id"] for lease in reply["leases"]] == [self.lease]
+
+    def close(self):
+        with contextlib.suppress(ReplyError, OSError):
+            if self.lease:
+                self.client.call("Release", {"lease": self.lease})
+        self.client.close()
+        if self.page:
+            self.page.close()
+
+
+class ChannelRestart(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.zygote = Zygote()
+        cls.addClassCleanup(cls.zygote.close)
+
+    def setUp(self):
+        self.fds_before = open_fds()
+        self.things = []
+        self.manager = Manager(memory="host" if backend.HOST else "auto")
+
+    def tearDown(self):
+        result = self._outcome.result
+        failed = any(test is self for test, _ in result.failures + result.errors)
+        for thing in reversed(self.things):
+            thing.end() if hasattr(thing, "end") else thing.close()
+        if failed:
+            self.manager.kill()
+            return
+        try:
+            wait_for(lambda: (self.books(), self.manager.store.names()[1:]) == ((0, 0, 0, 0), []),
+                     f"nothing left; now {self.books()}, {self.manager.store.names()}")
+        except BaseException:
+            self.manager.kill()
+            raise
+        self.manager.stop()
+        self.assertEqual(len(open_fds()), len(self.fds_before))
+
+    def books(self):
+        status = self.manager.status()
+        return (status["buffers"], status["leases"], sum(device["brokered_bytes"] for device in status["devices"]),
+                sum(device["draining_bytes"] for device in status["devices"]))
+
+    def session(self):
+        self.things.append(Session(self.manager.socket))
+        return self.things[-1]
+
+    def holder(self):
+        self.things.append(self.zygote.holder(self.manager.socket))
+        return self.things[-1]
+
+    def listed(self):
+        with self.manager.client(admin=True) as admin:
+            return admin.call("ListBuffers")["buffers"]
+
+    def participants(self, session):
+        found = session.client.call("ChannelParticipants", {"channel": session.channel["id"]})["participants"]
+        session.client.drop_fds()
+        return {each["number"]: (each["generation"], each["state"]) for each in found}
+
+    def names(self, n):
+        """The store holds so many descriptors beside the state."""
+        wait_for(lambda: len(self.manager.store.names()) == 1 + n, f"1 + {n} descriptors; {self.manager.store.names()}")
+
+    def test_all_of_it_comes_back(self):
+        first, second = self.session(), self.session()
+        first.create(meta_bytes=64)
+        second.attach()
+        self.names(PIECES + 1)
+        before, books = self.listed(), self.books()
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+            self.manager.restart(number)
+            self.assertEqual([first.page.member(each)[2] for each in (0, 1, 2)], [ALIVE, ALIVE, 0])
+            self.assertFalse(first.page.closed())
+            self.assertEqual((self.listed(), self.books()), (before, books))
+            self.assertTrue(first.resume() and second.resume())
+            self.assertEqual(self.participants(first), {0: (1, "attached"), 1: (1, "attached")})
+            self.names(PIECES + 1)
+        third = self.session()
+        reply = third.attach("producer")
+        self.assertEqual((reply["number"], third.files), (2, first.files))
+        self.assertEqual(first.page.member(2)[2], ALIVE)
+        self.assertEqual([each["number"] for each in reply["participants"]], [0, 1])
+
+    def test_deaths_in_between(self):
+        first = self.session()
+        first.create()
+        holders = [self.holder() for _ in range(3)]
+        for holder in holders:
+            holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
+        before = first.page.changes()
+        self.manager.end()
+        holders[0].kill()
+        self.manager.start()
+        self.assertEqual([first.page.life(number) for number in (1, 2, 3)], [DEAD, ALIVE, ALIVE])
+        self.assertNotEqual(first.page.changes(), before)
+        holders[1].kill()
+        wait_for(lambda: first.page.life(2) == DEAD, "the mark")
+        self.assertTrue(first.resume())
+        self.assertEqual(self.participants(first), {0: (1, "attached"), 3: (1, "attached")})
+        holders[2].kill()
+        wait_for(lambda: first.page.life(3) == DEAD, "the mark")
+
+    def test_left_before(self):
+        """Whose session was over and whose process lives is still watched by the next daemon."""
+        first, holder = self.session(), self.holder()
+        first.create()
+        holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
+        holder.hang_up()
+        wait_for(lambda: first.page.life(1) == LEFT, "the mark")
+        self.manager.restart()
+        self.assertTrue(first.resume())
+        self.assertEqual(self.participants(first), {0: (1, "attached"), 1: (1, "left")})
+        holder.kill()
+        wait_for(lambda: first.page.life(1) == DEAD, "the mark")
+
+    def test_numbers_go_on(self):
+        """Numbers that were given before are given again only when they were given back, and with the generation that follows."""
+        first = self.session()
+        first.create()
+        for generation in (1, 2, 3):
+            part = self.session()
+            part.attach()
+            self.assertEqual(first.page.member(1), (generation, CONSUMER, ALIVE) if generation == 1 else first.page.member(1))
+            first.page.leave(part.number)
+            part.close()
+            self.things.remove(part)
+        holder = self.holder()
+        dead = holder.call("ChannelAttach", {"name": "c", "role": "consumer"})["number"]
+        holder.kill()
+        wait_for(lambda: first.page.life(dead) == DEAD, "the mark")
+        words = [first.page.member(number) for number in range(64)]
+        self.manager.restart()
+        self.assertEqual([first.page.member(number) for number in range(64)], words)
+        self.assertTrue(first.resume())
+        given = {}
+        client = first.client
+        for _ in range(62):
+            reply = client.call("ChannelAttach", {"name": "c", "role": "consumer"})
+            client.drop_fds()
+            given[reply["number"]] = reply["generation"]
+        self.assertNotIn(dead, given)
+        self.assertEqual({number: words[number][0] + 1 for number in given}, given)
+        with self.assertRaises(ReplyError):
+            client.call("ChannelAttach", {"name": "c", "role": "consumer"})
+        first.page.reap(dead)
+        reply = client.call("ChannelAttach", {"name": "c", "role": "consumer"})
+        client.drop_fds()
+        self.assertEqual((reply["number"], reply["generation"]), (dead, words[dead][0] + 1))
+        for lease in client.call("List")["leases"]:
+            if lease["id"] != first.lease:
+                client.call("Release", {"lease": lease["id"]})
+
+    def test_not_resumed(self):
+        """Who does not come back has left; its process lives."""
+        self.manager.arguments += ["--resume-sec=200ms"]
+        self.manager.restart()
+        first, second = self.session(), self.session()
+        first.create()
+        second.attach()
+        self.manager.restart()
+        self.assertTrue(first.resume())
+        wait_for(lambda: first.page.life(1) == LEFT, "the mark")
+        self.assertEqual(self.participants(first), {0: (1, "attached"), 1: (1, "left")})
+        holder_files = first.files
+        self.assertEqual(len(holder_files), PIECES)
+        self.drop_process(first, second)
+
+    def drop_process(self, *sessions):
+        """What this process left draining cannot end before it does."""
+        for session in sessions:
+            session.client.close()
+            session.page.close()
+            self.things.remove(session)
+        self.manager.kill()
+        self.manager = Manager(memory="host")
+
+    def test_kept(self):
+        holder = self.holder()
+        holder.call("ChannelCreate", {**NEW, "keep_ms": 3600000})
+        holder.kill()
+        wait_for(lambda: [each["state"] for each in self.listed()] == ["kept"], "the keep")
+        self.manager.restart()
+        self.assertEqual([each["state"] for each in self.listed()], ["kept"])
+        part = self.session()
+        self.assertEqual(part.attach()["number"], 1)
+        self.assertEqual(part.page.life(0), DEAD)
+        part.client.call("Free", {"name": "c"})
+
+    def lose(self, which):
+        """One of a channel's descriptors does not come back, by its place among those that were stored."""
+        first = self.session()
+        first.create()
+        self.names(PIECES + 1)
+        self.manager.end()
+        place = sorted(index for index, (name, fd) in enumerate(self.manager.store.held) if index > 0 and
+                       "pidfd" not in os.readlink(f"/proc/self/fd/{fd}"))[which]
+        os.close(self.manager.store.held.pop(place)[1])
+        self.manager.start()
+        self.manager.wait_log("did not come back from the store")
+        self.assertEqual([(each["state"], each.get("name")) for each in self.listed()], [("draining", None)])
+        with self.assertRaises(ReplyError):
+            self.session().attach()
+        self.names(1)
+        self.drop_process(first)
+
+    def test_lost_piece_first(self):
+        self.lose(0)
+
+    def test_lost_piece_last(self):
+        self.lose(-1)
+
+    def test_store_is_full(self):
+        """All of a channel finds room, or it is refused."""
+        self.manager.arguments += ["--store-max=16"]
+        self.manager.restart()
+        session = self.session()
+        session.create()
+        n, leases = 1, []
+        while 2 + (n + 1) * PIECES <= 16:
+            leases.append(session.client.call("ChannelCreate", {**NEW, "name": f"c{n}"})["lease"])
+            n += 1
+        with self.assertRaises(ReplyError) as caught:
+            session.client.call("ChannelCreate", {**NEW, "name": "more"})
+        self.assertEqual(caught.exception.parameters, {"scope": "stored_descriptors", "limit": 16, "used": 2 + n * PIECES, "asked": PIECES})
+        self.names(1 + n * PIECES)
+        for lease in leases:
+            session.client.call("Release", {"lease": lease})
+        session.client.drop_fds()
+        self.names(1 + PIECES)
+
+
+if __name__ == "__main__":
+    unittest.main()
