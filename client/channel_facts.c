@@ -96,6 +96,7 @@ static void stats_fill(const struct ring_stats *from, gpuipc_channel_stats *to) 
                                 .drops = member->drops,
                                 .broken = member->broken,
                                 .lag = member->lag,
+                                .pid = -1,
                         };
         }
 }
@@ -178,6 +179,13 @@ int gpuipc_channel_look(gpuipc_client *client, const char *id, gpuipc_channel_st
         if (fd < 0)
                 return error_protocol(ret_error, "a descriptor is missing");
         r = look_at_page(fd, &filled, ret_error);
+        for (size_t i = 0; r == GPUIPC_OK && i < found.participants.n; i++) {
+                const struct participant_info *one = (const struct participant_info *)found.participants.items + i;
+
+                for (int n = 0; n < filled.n_members; n++)
+                        if (filled.members[n].number == one->number)
+                                filled.members[n].pid = one->pid;
+        }
         if (r == GPUIPC_OK)
                 stats_hand_out(&filled, stats);
         return r;

@@ -465,6 +465,7 @@ typedef struct gpuipc_channel_member {
         uint64_t drops;  /* that this producer of a queue made, or that this consumer of a broadcast suffered */
         uint64_t broken; /* that this consumer was told of */
         uint64_t lag;    /* of a consumer of a broadcast: items that it has yet to read */
+        int64_t pid;     /* as the daemon sees it; −1: not known, as by gpuipc_channel_get_stats() */
 } gpuipc_channel_member;
 
 /* As the members have written it: one of them that is hostile can make it say anything. */
@@ -478,7 +479,7 @@ typedef struct gpuipc_channel_stats {
         gpuipc_channel_member members[GPUIPC_CHANNEL_MEMBERS];
 } gpuipc_channel_stats;
 #define GPUIPC_CHANNEL_STATS_INIT                                                                                                          \
-        { sizeof(gpuipc_channel_stats), 0, 0, 0, 0, 0, 0, { { 0, GPUIPC_CHANNEL_PRODUCER, 0, 0, 0, 0, 0, 0 } } }
+        { sizeof(gpuipc_channel_stats), 0, 0, 0, 0, 0, 0, { { 0, GPUIPC_CHANNEL_PRODUCER, 0, 0, 0, 0, 0, 0, -1 } } }
 
 /* Makes no call. */
 GPUIPC_PUBLIC int gpuipc_channel_get_stats(gpuipc_channel *channel, gpuipc_channel_stats *stats, gpuipc_error *ret_error);
@@ -489,10 +490,18 @@ GPUIPC_PUBLIC int gpuipc_channel_look(gpuipc_client *client, const char *id, gpu
 /* ---- looking ---------------------------------------------------------------------------------------------- */
 
 /* Integers not known are −1, strings not known NULL. */
+typedef struct gpuipc_channel_info {
+        gpuipc_channel_kind kind;
+        gpuipc_channel_policy policy;
+        int64_t slots, slot_bytes, meta_bytes, participants;
+        int64_t control_bytes; /* of the control page, in host memory beside what the buffer takes */
+} gpuipc_channel_info;
+
 typedef struct gpuipc_buffer_info {
         const char *id, *name, *device, *handle, *mode, *state, *meta;
         int64_t size, allocated, owner_uid, owner_gid, created_usec, leases, charged_uid;
         int sealed, ro_enforced;
+        const gpuipc_channel_info *channel; /* NULL: it is none's, or an event tells of it */
 } gpuipc_buffer_info;
 
 typedef struct gpuipc_lease_info {

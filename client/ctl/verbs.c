@@ -123,6 +123,7 @@ static const struct option_row doctor_options[] = {
 
 static const struct option_row top_options[] = {
         { OPTION_BUFFERS, 0, "buffers", NULL, "begin with buffers instead of leases" },
+        { OPTION_CHANNELS, 'c', "channels", NULL, "begin with channels instead of leases" },
         { OPTION_DELAY, 'd', "delay", "SECONDS", "between two looks (default 1)" },
         { OPTION_COUNT, 'n', "count", "N", "end after N looks" },
         BYTES,
@@ -167,7 +168,7 @@ const struct verb verbs[] = {
           no_options, 1, 1, false, verb_kick },
         { "watch", "", "a line for each event, as it happens", NULL, watch_options, 0, 0, false, verb_watch },
         { "top", "", "a live view of devices and of who holds most",
-          "Keys: q quits, b and l show buffers and leases, the space bar looks at once. In bars # is brokered, % "
+          "Keys: q quits, b, c and l show buffers, channels and leases, the space bar looks at once. In bars # is brokered, % "
           "draining and : not to be had. Without a terminal it is plain text.",
           top_options, 0, 0, false, verb_top },
         { "metrics", "", "figures for Prometheus, in its text format", NULL, no_options, 0, 0, false,

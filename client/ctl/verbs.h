@@ -18,6 +18,7 @@ enum option_id {
         OPTION_END, /* ends a verb's rows */
         OPTION_BUFFERS,
         OPTION_BYTES,
+        OPTION_CHANNELS,
         OPTION_COUNT,
         OPTION_DELAY,
         OPTION_DETACH,
