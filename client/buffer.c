@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "channel.h"
 #include "error.h"
 #include "message.h"
 #include "outage.h"
@@ -29,6 +30,7 @@ static void buffer_free(gpuipc_buffer *buffer) {
         if (!buffer)
                 return;
         mapping_put(buffer->mapping);
+        channel_parts_free(buffer->parts);
         fd_closep(&buffer->fd);
         claim_drop(buffer->client, buffer->claim);
         client_unref(buffer->client);
@@ -105,8 +107,7 @@ static int buffer_fill(gpuipc_buffer *buffer, const struct grant_reply *grant) {
         return 0;
 }
 
-static int buffer_new(const struct grant_reply *grant, struct reply *reply, gpuipc_buffer **ret,
-                      gpuipc_error *ret_error) {
+static int buffer_new(const struct grant_reply *grant, gpuipc_buffer **ret, gpuipc_error *ret_error) {
         _cleanup_(buffer_freep) gpuipc_buffer *buffer = NULL;
         int r = grant_check(grant, ret_error);
 
@@ -118,34 +119,56 @@ static int buffer_new(const struct grant_reply *grant, struct reply *reply, gpui
         buffer->fd = -1;
         if (buffer_fill(buffer, grant) < 0)
                 return error_no_memory(ret_error);
-        r = grant_take_fd(&grant->handle, reply, &buffer->fd, ret_error);
+        *ret = take_ptr(buffer);
+        return GPUIPC_OK;
+}
+
+static bool is_channel(enum method method) {
+        return method == METHOD_CHANNEL_CREATE || method == METHOD_CHANNEL_ATTACH;
+}
+
+/* The grant without a buffer, and `*ret_lease` as soon as that is known. */
+static int grant_read(struct reply *reply, enum method method, gpuipc_buffer **ret, const char **ret_lease, gpuipc_error *ret_error) {
+        _cleanup_(channel_parts_freep) struct channel_parts *parts = NULL;
+        struct grant_reply grant = { 0 };
+        _cleanup_fd_ int fd = -1;
+        int r;
+
+        if (is_channel(method))
+                r = channel_grant_read(reply, method, &grant, &fd, &parts, ret_error);
+        else
+                r = message_read(reply, method, &grant, ret_error);
+        *ret_lease = grant.lease;
+        if (r == GPUIPC_OK)
+                r = buffer_new(&grant, ret, ret_error);
+        if (r == GPUIPC_OK && !is_channel(method))
+                r = grant_take_fd(&grant.handle, reply, &fd, ret_error);
         if (r != GPUIPC_OK)
                 return r;
-        *ret = take_ptr(buffer);
+        (*ret)->fd = take_fd(&fd);
+        (*ret)->parts = take_ptr(parts);
         return GPUIPC_OK;
 }
 
 int buffer_from_reply(gpuipc_client *client, struct conn *conn, struct reply *reply, enum method method,
                       gpuipc_access access, int64_t deadline, gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
-        struct grant_reply grant;
-        gpuipc_buffer *buffer = NULL;
-        int r = message_read(reply, method, &grant, ret_error);
+        _cleanup_(buffer_freep) gpuipc_buffer *buffer = NULL;
+        const char *lease = NULL;
+        int r = grant_read(reply, method, &buffer, &lease, ret_error);
 
+        if (r != GPUIPC_OK && lease) {
+                fdset_deinit(&reply->fds);
+                conn_return_lease(conn, lease, deadline);
+        }
         if (r != GPUIPC_OK)
                 return r;
-        r = buffer_new(&grant, reply, &buffer, ret_error);
-        if (r != GPUIPC_OK) {
-                fdset_deinit(&reply->fds);
-                conn_return_lease(conn, grant.lease, deadline);
-                return r;
-        }
         buffer->client = client_ref(client);
         buffer->access = access;
         (void)pthread_mutex_lock(&client->lock);
         buffer->claim->owned = true;
         claim_join(buffer->claim, conn);
         (void)pthread_mutex_unlock(&client->lock);
-        *ret_buffer = buffer;
+        *ret_buffer = take_ptr(buffer);
         return GPUIPC_OK;
 }
 

@@ -9,6 +9,8 @@
 #include "include/gpuipc.h"
 #include "map.h"
 
+struct channel_parts;
+
 struct gpuipc_buffer {
         gpuipc_client *client; /* counted */
         struct claim *claim;   /* to the lease; knows the connection that carries it */
@@ -17,6 +19,7 @@ struct gpuipc_buffer {
         gpuipc_access access;
         int fd;                  /* -1: the handle has none */
         struct mapping *mapping; /* counted; NULL until mapped */
+        struct channel_parts *parts; /* of a channel, until that takes them over; else NULL */
 };
 
 /* Makes a buffer of a grant that came over `conn`, which the caller has busy. A grant that cannot be used is given

@@ -50,9 +50,18 @@ static int call_plain(gpuipc_client *client, enum method method, const void *par
 
 /* ---- leases ----------------------------------------------------------------------------------------------- */
 
+static int64_t *wait_ms_of(struct grant_call *call) {
+        switch (call->method) {
+        case METHOD_ALLOCATE: return &call->params.allocate.wait_ms;
+        case METHOD_CHANNEL_CREATE: return &call->params.channel_create.wait_ms;
+        case METHOD_CHANNEL_ATTACH: return &call->params.channel_attach.wait_ms;
+        default: return &call->params.open.wait_ms;
+        }
+}
+
 int call_put_grant(struct bytes *out, const struct grant_call *call, int64_t until_usec, gpuipc_error *ret_error) {
         struct grant_call now = *call;
-        int64_t *wait_ms = call->method == METHOD_ALLOCATE ? &now.params.allocate.wait_ms : &now.params.open.wait_ms;
+        int64_t *wait_ms = wait_ms_of(&now);
 
         if (until_usec != SCHEMA_UNSET && until_usec != DEADLINE_NONE) {
                 int64_t left = (until_usec - clock_usec() + 999) / 1000;

@@ -19,6 +19,8 @@ struct grant_call {
         union {
                 struct allocate_params allocate;
                 struct open_params open;
+                struct channel_create_params channel_create;
+                struct channel_attach_params channel_attach;
         } params;
         gpuipc_access access;
 };
@@ -26,6 +28,10 @@ struct grant_call {
 /* Over the main connection, or over a side one when it waits; the lease stays with it. `wait_ms` 0: it does not. */
 int call_grant(gpuipc_client *client, const struct grant_call *call, int64_t wait_ms, gpuipc_buffer **ret_buffer,
                gpuipc_error *ret_error);
+
+/* By name: of whichever owner is meant (as in gpuipc_open_options), waiting for it `wait_ms`. */
+int call_grant_by_name(gpuipc_client *client, const struct grant_call *call, int64_t owner, int64_t wait_ms,
+                       gpuipc_buffer **ret_buffer, gpuipc_error *ret_error);
 
 /* The call as bytes, but to wait until `until_usec` only; SCHEMA_UNSET: as its params say. */
 int call_put_grant(struct bytes *out, const struct grant_call *call, int64_t until_usec, gpuipc_error *ret_error);

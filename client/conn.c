@@ -278,18 +278,31 @@ int conn_receive(struct conn *conn, int64_t deadline, struct reply *ret_reply, g
 
 /* ---- calls ------------------------------------------------------------------------------------------------ */
 
+const char *conn_lease_of(const struct reply *reply) {
+        struct channel_reply channel;
+        struct grant_reply grant;
+
+        if (reply->error)
+                return NULL;
+        if (codec_reply_params(reply->doc, method_schemas[METHOD_ALLOCATE].reply, &grant, NULL) == 0)
+                return grant.lease;
+        if (codec_reply_params(reply->doc, method_schemas[METHOD_CHANNEL_CREATE].reply, &channel, NULL) == 0)
+                return channel.lease;
+        return NULL;
+}
+
 int conn_settle(struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
         while (conn->owed) {
                 _cleanup_(reply_deinit) struct reply reply = { 0 };
-                struct grant_reply grant;
+                const char *lease;
                 int r = conn_push(conn, deadline, ret_error);
                 if (r == GPUIPC_OK)
                         r = conn_receive(conn, deadline, &reply, ret_error);
                 if (r != GPUIPC_OK)
                         return r;
-                if (!conn->owed && !reply.error &&
-                    codec_reply_params(reply.doc, method_schemas[METHOD_ALLOCATE].reply, &grant, NULL) == 0)
-                        conn_return_lease(conn, grant.lease, deadline);
+                lease = conn->owed ? NULL : conn_lease_of(&reply);
+                if (lease)
+                        conn_return_lease(conn, lease, deadline);
         }
         return GPUIPC_OK;
 }

@@ -109,6 +109,9 @@ int conn_settle(struct conn *conn, int64_t deadline, gpuipc_error *ret_error);
 int conn_call(struct conn *conn, const struct bytes *message, int64_t deadline, struct reply *ret_reply,
               gpuipc_error *ret_error);
 
+/* The lease that a reply grants, by whatever method, borrowed from it; NULL: none. */
+const char *conn_lease_of(const struct reply *reply);
+
 /* Gives a lease back that nobody will hold. Best effort. */
 void conn_return_lease(struct conn *conn, const char *lease, int64_t deadline);
 

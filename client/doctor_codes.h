@@ -90,7 +90,10 @@
         X(TRIAL_NOT_ZERO, "G604", "new memory is not zero")                                                  \
         X(TRIAL_PEER, "G605", "memory is reached over another GPU, which is slower")                         \
         X(TRIAL_RELEASE, "G606", "a buffer cannot be released")                                              \
-        X(TRIAL_SKIPPED, "G607", "memory on a GPU was not tried")
+        X(TRIAL_SKIPPED, "G607", "memory on a GPU was not tried")                                            \
+        /* G7xx: channels */                                                                                 \
+        X(CHANNEL_CORRUPT, "G701", "a channel's control page was written over")                              \
+        X(CHANNEL_LEFT, "G702", "this process is no longer a member of a channel")
 
 #define DOCTOR_CODE_(name, code, what) DOCTOR_##name,
 enum doctor_code { DOCTOR_CODES(DOCTOR_CODE_) N_DOCTOR_CODES };

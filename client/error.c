@@ -43,6 +43,7 @@ static const struct {
         STATUS(ERROR_NO_MEMORY, "gpuipc.NoMemory"),
         STATUS(ERROR_CLOSED, "gpuipc.Closed"),
         STATUS(ERROR_LEASE_LOST, "gpuipc.LeaseLost"),
+        STATUS(ERROR_CORRUPT, "gpuipc.Corrupt"),
 };
 
 const char *gpuipc_status_name(gpuipc_status status) {

@@ -38,8 +38,26 @@ static int offset_check(const gpuipc_buffer *buffer, int64_t offset, gpuipc_erro
         return GPUIPC_OK;
 }
 
-int gpuipc_fence_new(gpuipc_buffer *buffer, int64_t offset, gpuipc_fence **ret_fence, gpuipc_error *ret_error) {
+int fence_open(struct mapping *mapping, int64_t offset, gpuipc_fence **ret_fence, gpuipc_error *ret_error) {
         _cleanup_(fence_freep) gpuipc_fence *fence = NULL;
+        int r;
+
+        if (((uintptr_t)mapping->pointer + (uintptr_t)offset) % sizeof(uint64_t) != 0)
+                return error_parameter(ret_error, "buffer", "one that starts at a multiple of 8 in its handle (gpuipc_buffer_offset())");
+        fence = calloc(1, sizeof(*fence));
+        if (!fence)
+                return error_no_memory(ret_error);
+        fence->mark = process_mark();
+        fence->mapping = mapping_ref(mapping);
+        fence->word = (char *)mapping->pointer + offset;
+        r = kind_of(fence)->open(fence, ret_error);
+        if (r != GPUIPC_OK)
+                return r;
+        *ret_fence = take_ptr(fence);
+        return GPUIPC_OK;
+}
+
+int gpuipc_fence_new(gpuipc_buffer *buffer, int64_t offset, gpuipc_fence **ret_fence, gpuipc_error *ret_error) {
         void *pointer;
         int r;
 
@@ -50,21 +68,7 @@ int gpuipc_fence_new(gpuipc_buffer *buffer, int64_t offset, gpuipc_fence **ret_f
         r = offset_check(buffer, offset, ret_error);
         if (r == GPUIPC_OK)
                 r = gpuipc_buffer_map(buffer, &pointer, ret_error);
-        if (r != GPUIPC_OK)
-                return r;
-        if (((uintptr_t)pointer + (uintptr_t)offset) % sizeof(uint64_t) != 0)
-                return error_parameter(ret_error, "buffer", "one that starts at a multiple of 8 in its handle (gpuipc_buffer_offset())");
-        fence = calloc(1, sizeof(*fence));
-        if (!fence)
-                return error_no_memory(ret_error);
-        fence->mark = process_mark();
-        fence->mapping = mapping_ref(buffer->mapping);
-        fence->word = (char *)pointer + offset;
-        r = kind_of(fence)->open(fence, ret_error);
-        if (r != GPUIPC_OK)
-                return r;
-        *ret_fence = take_ptr(fence);
-        return GPUIPC_OK;
+        return r == GPUIPC_OK ? fence_open(buffer->mapping, offset, ret_fence, ret_error) : r;
 }
 
 int gpuipc_fence_is_synchronous(const gpuipc_fence *fence) {

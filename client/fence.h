@@ -37,6 +37,9 @@ struct fence_kind {
 extern const struct fence_kind fence_host;
 extern const struct fence_kind fence_cuda; /* not in a build without CUDA */
 
+/* The word at `offset` of a mapping, inside it and aligned. Takes a reference of its own. */
+int fence_open(struct mapping *mapping, int64_t offset, gpuipc_fence **ret_fence, gpuipc_error *ret_error);
+
 static inline bool fence_reached(uint64_t word, uint64_t value) {
         return (int64_t)(word - value) >= 0;
 }

@@ -21,6 +21,18 @@ static int64_t known(int64_t value) {
         return value == SCHEMA_UNSET ? -1 : value;
 }
 
+gpuipc_channel_info info_channel(const struct channel_info *channel) {
+        return (gpuipc_channel_info){
+                .kind = channel->kind == CHANNEL_BROADCAST ? GPUIPC_CHANNEL_BROADCAST : GPUIPC_CHANNEL_QUEUE,
+                .policy = channel->policy == CHANNEL_DROP_OLDEST ? GPUIPC_CHANNEL_DROP_OLDEST : GPUIPC_CHANNEL_BLOCK,
+                .slots = channel->slots,
+                .slot_bytes = channel->slot_bytes,
+                .meta_bytes = channel->meta_bytes,
+                .participants = channel->participants,
+                .control_bytes = channel->control_bytes,
+        };
+}
+
 gpuipc_buffer_info info_buffer(const struct buffer_info *buffer) {
         return (gpuipc_buffer_info){
                 .id = buffer->id,

@@ -6,6 +6,8 @@
 #include "include/gpuipc.h"
 #include "proto/schema.h"
 
+gpuipc_channel_info info_channel(const struct channel_info *channel);
+/* Without its channel. */
 gpuipc_buffer_info info_buffer(const struct buffer_info *buffer);
 gpuipc_lease_info info_lease(const struct lease_info *lease);
 

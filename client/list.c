@@ -145,9 +145,15 @@ static int take_buffers(const struct stream *stream, const struct reply *reply, 
         int r = message_read(reply, METHOD_LIST_BUFFERS, &page, ret_error);
 
         for (size_t i = 0; r == GPUIPC_OK && i < page.buffers.n; i++) {
-                gpuipc_buffer_info info = info_buffer((const struct buffer_info *)page.buffers.items + i);
+                const struct buffer_info *buffer = (const struct buffer_info *)page.buffers.items + i;
+                gpuipc_channel_info channel = { 0 };
+                gpuipc_buffer_info info = info_buffer(buffer);
                 bool tell;
 
+                if (buffer->channel) {
+                        channel = info_channel(buffer->channel);
+                        info.channel = &channel;
+                }
                 r = stream_note(stream, info.id, &tell, ret_error);
                 if (r == GPUIPC_OK && tell && stream->buffer(&info, stream->data) != 0)
                         return STREAM_ENOUGH;

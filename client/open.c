@@ -65,14 +65,27 @@ static struct grant_call open_call(const struct open_params *params) {
                                     .access = params->access ? GPUIPC_RO : GPUIPC_RW };
 }
 
-static int open_now(gpuipc_client *client, const struct open_params *params, const struct owners *owners,
+/* The same call, of one owner's, waiting so long. */
+static struct grant_call call_of(const struct grant_call *call, int64_t owner, int64_t wait_ms) {
+        struct grant_call one = *call;
+
+        if (call->method == METHOD_CHANNEL_ATTACH) {
+                one.params.channel_attach.owner = owner;
+                one.params.channel_attach.wait_ms = wait_ms;
+        } else {
+                one.params.open.owner = owner;
+                one.params.open.wait_ms = wait_ms;
+        }
+        return one;
+}
+
+static int open_now(gpuipc_client *client, const struct grant_call *call, const struct owners *owners,
                     gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
-        struct grant_call call = open_call(params);
         int r = GPUIPC_ERROR_NO_SUCH_BUFFER;
 
         for (size_t i = 0; i < owners->n && r == GPUIPC_ERROR_NO_SUCH_BUFFER; i++) {
-                call.params.open.owner = owners->uids[i];
-                r = call_grant(client, &call, 0, ret_buffer, ret_error);
+                struct grant_call one = call_of(call, owners->uids[i], SCHEMA_UNSET);
+                r = call_grant(client, &one, 0, ret_buffer, ret_error);
         }
         return r;
 }
@@ -82,11 +95,12 @@ static int open_now(gpuipc_client *client, const struct open_params *params, con
 /* A wait that lost: a lease may have come at the same instant. */
 static void drop_wait(gpuipc_client *client, struct conn *conn) {
         _cleanup_(reply_deinit) struct reply reply = { 0 };
-        struct grant_reply grant;
+        const char *lease = NULL;
 
-        if (conn_open(conn) && conn->owed && conn_receive(conn, 0, &reply, NULL) == GPUIPC_OK &&
-            message_read(&reply, METHOD_OPEN, &grant, NULL) == GPUIPC_OK)
-                conn_return_lease(conn, grant.lease, client_deadline(client));
+        if (conn_open(conn) && conn->owed && conn_receive(conn, 0, &reply, NULL) == GPUIPC_OK)
+                lease = conn_lease_of(&reply);
+        if (lease)
+                conn_return_lease(conn, lease, client_deadline(client));
         client_put(client, conn); /* closes it if its answer is still to come */
 }
 
@@ -120,13 +134,11 @@ static int wait_send(gpuipc_client *client, const struct waits *waits, struct wa
         return r;
 }
 
-static int wait_start(gpuipc_client *client, struct waits *waits, const struct open_params *params, int64_t owner,
-                      gpuipc_error *ret_error) {
+static int wait_start(gpuipc_client *client, struct waits *waits, const struct grant_call *call, gpuipc_error *ret_error) {
         struct wait *wait = &waits->waits[waits->n];
         int r;
 
-        *wait = (struct wait){ .call = open_call(params) };
-        wait->call.params.open.owner = owner;
+        *wait = (struct wait){ .call = *call };
         r = client_take_side(client, waits->deadline, &wait->conn, ret_error);
         if (r != GPUIPC_OK)
                 return r;
@@ -160,7 +172,7 @@ static int receive_wait(gpuipc_client *client, struct waits *waits, gpuipc_buffe
                 if (r == GPUIPC_ERROR_DISCONNECTED && (r = wait_send(client, waits, wait, r, ret_error)) == GPUIPC_OK)
                         continue;
                 if (r == GPUIPC_OK)
-                        r = buffer_from_reply(client, wait->conn, &reply, METHOD_OPEN, wait->call.access, waits->deadline,
+                        r = buffer_from_reply(client, wait->conn, &reply, wait->call.method, wait->call.access, waits->deadline,
                                               ret_buffer, ret_error);
                 client_put(client, wait->conn);
                 *wait = waits->waits[--waits->n];
@@ -170,19 +182,38 @@ static int receive_wait(gpuipc_client *client, struct waits *waits, gpuipc_buffe
         return r;
 }
 
-static int open_waiting_for_two(gpuipc_client *client, const struct open_params *params, const struct owners *owners,
+static int open_waiting_for_two(gpuipc_client *client, const struct grant_call *call, const struct owners *owners, int64_t wait_ms,
                                 gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
-        struct waits waits = { .until_usec = deadline_after_ms(params->wait_ms),
-                               .deadline = deadline_extend_ms(client_deadline(client), params->wait_ms) };
+        struct waits waits = { .until_usec = deadline_after_ms(wait_ms),
+                               .deadline = deadline_extend_ms(client_deadline(client), wait_ms) };
         int r = GPUIPC_OK;
 
-        while (waits.n < owners->n && r == GPUIPC_OK)
-                r = wait_start(client, &waits, params, owners->uids[waits.n], ret_error);
+        while (waits.n < owners->n && r == GPUIPC_OK) {
+                struct grant_call one = call_of(call, owners->uids[waits.n], wait_ms);
+                r = wait_start(client, &waits, &one, ret_error);
+        }
         if (r == GPUIPC_OK)
                 r = receive_wait(client, &waits, ret_buffer, ret_error);
         while (waits.n > 0)
                 drop_wait(client, waits.waits[--waits.n].conn);
         return r;
+}
+
+int call_grant_by_name(gpuipc_client *client, const struct grant_call *call, int64_t owner, int64_t wait_ms,
+                       gpuipc_buffer **ret_buffer, gpuipc_error *ret_error) {
+        struct owners owners;
+        struct grant_call one;
+        int r = owners_of(client, owner, &owners, ret_error);
+
+        if (r != GPUIPC_OK)
+                return r;
+        r = open_now(client, call, &owners, ret_buffer, ret_error);
+        if (r != GPUIPC_ERROR_NO_SUCH_BUFFER || wait_ms == 0)
+                return r;
+        if (owners.n > 1)
+                return open_waiting_for_two(client, call, &owners, wait_ms, ret_buffer, ret_error);
+        one = call_of(call, owners.uids[0], wait_ms);
+        return call_grant(client, &one, wait_ms, ret_buffer, ret_error);
 }
 
 /* ---- the public functions --------------------------------------------------------------------------------- */
@@ -213,7 +244,6 @@ int gpuipc_open_name(gpuipc_client *client, const char *name, const gpuipc_open_
         gpuipc_open_options o;
         struct open_params params = { .name = name, .wait_ms = SCHEMA_UNSET };
         struct grant_call call;
-        struct owners owners;
         int r = open_check(client, options, ret_buffer, &o, ret_error);
 
         if (r != GPUIPC_OK)
@@ -223,18 +253,8 @@ int gpuipc_open_name(gpuipc_client *client, const char *name, const gpuipc_open_
         params.access = o.access == GPUIPC_RO ? "ro" : NULL;
         params.label = o.label;
         trace_scope(TRACE_OPEN, 0);
-        r = owners_of(client, o.owner, &owners, ret_error);
-        if (r != GPUIPC_OK)
-                return r;
-        r = open_now(client, &params, &owners, ret_buffer, ret_error);
-        if (r != GPUIPC_ERROR_NO_SUCH_BUFFER || o.wait_ms == 0)
-                return r;
-        params.wait_ms = o.wait_ms;
-        if (owners.n > 1)
-                return open_waiting_for_two(client, &params, &owners, ret_buffer, ret_error);
-        params.owner = owners.uids[0];
         call = open_call(&params);
-        return call_grant(client, &call, o.wait_ms, ret_buffer, ret_error);
+        return call_grant_by_name(client, &call, o.owner, o.wait_ms, ret_buffer, ret_error);
 }
 
 int gpuipc_open_id(gpuipc_client *client, const char *id, const gpuipc_open_options *options,

@@ -44,6 +44,10 @@ int ring_may_go_on(struct ring *ring) {
         return ring_load(&ring_myself(ring)->word) == alive ? RING_OK : RING_GONE;
 }
 
+int ring_check(struct ring *ring) {
+        return ring_may_go_on(ring);
+}
+
 enum ring_sight ring_look(struct ring *ring, struct ring_spot *spot) {
         uint64_t word = ring_load(&spot->slot->word), ticket = ring_word_ticket(word);
         enum ring_state state = ring_word_state(word);

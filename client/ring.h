@@ -87,6 +87,9 @@ bool ring_is_broken(struct ring *ring, const struct ring_item *item);
 
 /* ---- either ----------------------------------------------------------------------------------------------- */
 
+/* RING_OK, or what every call would come to: RING_GONE, RING_CORRUPT, RING_CLOSED after ring_stop(). */
+int ring_check(struct ring *ring);
+
 /* Waits until this member's next call need not, and takes nothing: for a thread that feeds an event loop. */
 int ring_wait(struct ring *ring, int64_t deadline);
 
@@ -104,11 +107,15 @@ void ring_mark_dead(struct ring *ring, unsigned member, uint32_t generation);
 /* Completes what a dead member left: items it was writing become broken, items it was reading become free, items it
  * published whose value is above `reached` become broken. `reached` is what the member's fence says now, RING_FENCE_MAX where
  * there are no fences; the first survivor to say counts. Any number of them may do it at once and again. RING_BUSY: the
- * member is not marked dead. */
+ * member is not marked dead. RING_GONE: all was done by others, and its fence may be somebody else's by now. After RING_OK
+ * the number is not given again until this ring says ring_reaped(). */
 int ring_reap(struct ring *ring, unsigned member, uint32_t generation, uint64_t reached);
 
-/* After ring_reap(), and after the dead member's fence was set to the highest value of its generation: the number is free
- * to be given again. */
+/* What counts as reached by the dead member's fence, after ring_reap(). */
+uint64_t ring_reached(struct ring *ring, unsigned member, uint32_t generation);
+
+/* After ring_reap(), and after the dead member's fence was set above every value of its generation: this ring is done with it.
+ * Once all are that began, the number is free to be given again; to be called again while it is not. */
 int ring_reaped(struct ring *ring, unsigned member, uint32_t generation);
 
 /* ---- looking ---------------------------------------------------------------------------------------------- */
@@ -131,6 +138,9 @@ struct ring_stats {
 
 uint64_t ring_peek_depth(struct ring *ring);
 void ring_stats(struct ring *ring, struct ring_stats *ret_stats);
+
+/* The same of a page that is mapped for reading only, by one who is no member. NULL, or what is wrong with the page. */
+const char *ring_stats_of_page(const void *page, size_t bytes, struct ring_stats *ret_stats);
 
 /* Of a broadcast: the values that the consumers' fences reach when they have read what they have released; bit n of what
  * is returned: ret_values[n] is that of a living consumer. */

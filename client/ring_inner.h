@@ -71,6 +71,9 @@ int ring_may_go_on(struct ring *ring);
 /* Moves tail or head from a ticket to the next, if nobody did. */
 void ring_help(_Atomic uint64_t *index, uint64_t ticket);
 
+/* Whether any of these members lives, of a mask. */
+bool ring_lives_one_of(struct ring *ring, uint64_t members);
+
 /* Wakes whoever waits for the event, if anyone living does. */
 void ring_wake(struct ring *ring, struct ring_event *event);
 void ring_wake_both(struct ring *ring);

@@ -72,17 +72,28 @@ static int reap_slot(struct ring *ring, uint32_t index, unsigned member, uint64_
         return ring_is_corrupt(ring);
 }
 
+/* Registers as one who reaps the member. False: there is nothing more to do for it, or it lives. */
+static bool begin_helping(struct ring *ring, struct ring_member *place, uint32_t generation, int *ret_verdict) {
+        uint64_t mine = UINT64_C(1) << ring->me, word;
+
+        /* First the bit: whoever declares it reaped says so before it looks at the bits. */
+        (void)ring_or(&place->helpers, mine);
+        word = ring_load(&place->word);
+        if (ring_member_generation(word) == generation && ring_member_life(word) == RING_DEAD)
+                return true;
+        (void)ring_and(&place->helpers, ~mine);
+        *ret_verdict = ring_member_generation(word) == generation && ring_member_life(word) < RING_DEAD ? RING_BUSY : RING_GONE;
+        return false;
+}
+
 int ring_reap(struct ring *ring, unsigned member, uint32_t generation, uint64_t reached) {
         struct ring_member *place = &ring->page->members[member % RING_MEMBERS];
-        uint64_t word = ring_load(&place->word);
         int r = RING_OK;
 
         if (atomic_load(&ring->corrupt))
                 return RING_CORRUPT;
-        if (ring_member_generation(word) != generation || ring_member_life(word) == RING_REAPED)
-                return RING_OK;
-        if (ring_member_life(word) != RING_DEAD)
-                return RING_BUSY;
+        if (!begin_helping(ring, place, generation, &r))
+                return r;
         if (reached > RING_FENCE_MAX)
                 reached = RING_FENCE_MAX;
         /* Whoever comes second may read a fence that the first has completed. */
@@ -94,15 +105,25 @@ int ring_reap(struct ring *ring, unsigned member, uint32_t generation, uint64_t 
         return r == RING_BUSY ? RING_OK : r;
 }
 
+uint64_t ring_reached(struct ring *ring, unsigned member, uint32_t generation) {
+        uint64_t reached = ring_load(&ring->page->members[member % RING_MEMBERS].reached[generation & 1]);
+        return reached == 0 || reached - 1 > RING_FENCE_MAX ? RING_FENCE_MAX : reached - 1;
+}
+
 int ring_reaped(struct ring *ring, unsigned member, uint32_t generation) {
         struct ring_member *place = &ring->page->members[member % RING_MEMBERS];
-        uint64_t word = ring_load(&place->word);
+        uint64_t word = ring_load(&place->word), reaping;
 
+        (void)ring_and(&place->helpers, ~(UINT64_C(1) << ring->me));
         if (ring_member_generation(word) != generation || ring_member_life(word) == RING_REAPED)
                 return RING_OK;
-        if (ring_member_life(word) != RING_DEAD)
+        if (ring_member_life(word) < RING_DEAD)
                 return RING_BUSY;
-        (void)ring_cas(&place->word, word, ring_member_word(generation, ring_member_role(word), RING_REAPED));
+        reaping = ring_member_word(generation, ring_member_role(word), RING_REAPING);
+        (void)ring_cas(&place->word, ring_member_word(generation, ring_member_role(word), RING_DEAD), reaping);
+        /* Nobody begins from here on. The last who had begun gets past this. */
+        if (!RING_RULE(reaped_when_all_are_done) || !ring_lives_one_of(ring, ring_load(&place->helpers)))
+                (void)ring_cas(&place->word, reaping, ring_member_word(generation, ring_member_role(word), RING_REAPED));
         return RING_OK;
 }
 
@@ -115,7 +136,7 @@ bool ring_is_broken(struct ring *ring, const struct ring_item *item) {
         /* After a second successor nobody remembers: better a good item too many than a bad one. */
         if (generation != item->generation && generation != item->generation + 1)
                 return true;
-        if (generation == item->generation && ring_member_life(word) != RING_DEAD && ring_member_life(word) != RING_REAPED)
+        if (generation == item->generation && ring_member_life(word) < RING_DEAD)
                 return false;
         return reached != 0 && item->produced > reached - 1;
 }
@@ -137,6 +158,7 @@ static void put_down(struct ring *ring, uint32_t index) {
 
 int ring_leave(struct ring *ring) {
         struct ring_member *me = ring_myself(ring);
+        uint64_t mine = UINT64_C(1) << ring->me;
 
         if (atomic_load(&ring->corrupt))
                 return RING_CORRUPT;
@@ -144,6 +166,9 @@ int ring_leave(struct ring *ring) {
                 return RING_GONE;
         for (uint32_t i = 0; i < ring->geometry.n_slots; i++)
                 put_down(ring, i);
+        for (unsigned i = 0; i < RING_MEMBERS; i++)
+                if (ring_note(&ring->page->members[i].helpers) & mine)
+                        (void)ring_and(&ring->page->members[i].helpers, ~mine);
         ring_store(&me->cursor, ring_cursor(0, RING_NOWHERE));
         ring_store(&me->word, ring_member_word(ring->generation, ring->role, RING_REAPED));
         ring_page_wake(ring->page);

@@ -51,6 +51,16 @@ void ring_stats(struct ring *ring, struct ring_stats *ret_stats) {
         }
 }
 
+const char *ring_stats_of_page(const void *page, size_t bytes, struct ring_stats *ret_stats) {
+        /* Nothing below stores. */
+        struct ring ring = { .page = (struct ring_page *)(uintptr_t)page };
+        const char *fault = ring_page_check(ring.page, bytes, &ring.geometry);
+
+        if (!fault)
+                ring_stats(&ring, ret_stats);
+        return fault;
+}
+
 uint64_t ring_reader_fences(struct ring *ring, uint64_t ret_values[RING_MEMBERS]) {
         uint64_t found = 0;
 

@@ -113,10 +113,10 @@ int ring_until(struct ring *ring, ring_attempt *attempt, struct ring_event *even
         return is_waiting(r) ? attempt_asleep(ring, attempt, event, deadline, spot) : r;
 }
 
-/* A dead member's bit stays until its number is given again; it wakes nobody. */
-static bool someone_lives(struct ring *ring, uint64_t waiting) {
-        for (; waiting; waiting &= waiting - 1) {
-                enum ring_life life = ring_member_life(ring_load(&ring->page->members[__builtin_ctzll(waiting)].word));
+/* A dead member's bit stays until its number is given again. */
+bool ring_lives_one_of(struct ring *ring, uint64_t members) {
+        for (; members; members &= members - 1) {
+                enum ring_life life = ring_member_life(ring_load(&ring->page->members[__builtin_ctzll(members)].word));
                 if (life == RING_ALIVE || life == RING_LEFT)
                         return true;
         }
@@ -129,7 +129,7 @@ void ring_wake(struct ring *ring, struct ring_event *event) {
         if (!RING_RULE(changer_wakes))
                 return;
         waiting = ring_load(&event->waiting);
-        if (!waiting || !someone_lives(ring, waiting))
+        if (!waiting || !ring_lives_one_of(ring, waiting))
                 return;
         ring_event_change(&event->count);
         RING_TALLY(&ring->n_wakes);

@@ -21,6 +21,8 @@ static void find_tool(void) {
                 [TRACE_RELEASE] = "release",
                 [TRACE_FENCE_SIGNAL] = "fence signal",
                 [TRACE_FENCE_WAIT] = "fence wait",
+                [TRACE_PUBLISH] = "publish",
+                [TRACE_CHANNEL_WAIT] = "wait",
         };
 
         domain = nvtxDomainCreateA("gpuipc");

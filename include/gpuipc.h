@@ -72,6 +72,7 @@ typedef enum gpuipc_status {
         GPUIPC_ERROR_NO_MEMORY = 37,    /* this process is out of memory */
         GPUIPC_ERROR_CLOSED = 38,       /* a watch was ended, by gpuipc_watch_stop() or by the daemon */
         GPUIPC_ERROR_LEASE_LOST = 39,   /* the lease ended with its connection and could not be taken up again */
+        GPUIPC_ERROR_CORRUPT = 40,      /* a channel's control page was written over by a process that shares it ("G701") */
 } gpuipc_status;
 
 typedef struct gpuipc_error {
@@ -93,6 +94,7 @@ typedef struct gpuipc_client gpuipc_client;
 typedef struct gpuipc_buffer gpuipc_buffer;
 typedef struct gpuipc_watch gpuipc_watch;
 typedef struct gpuipc_fence gpuipc_fence;
+typedef struct gpuipc_channel gpuipc_channel;
 
 typedef struct gpuipc_connect_options {
         size_t struct_size;      /* sizeof(gpuipc_connect_options) */
@@ -309,13 +311,197 @@ GPUIPC_PUBLIC int gpuipc_fence_query(gpuipc_fence *fence, uint64_t *ret_value, g
  * gpuipc_fence_query() again and again, after the first few with pauses that grow to a millisecond. */
 GPUIPC_PUBLIC int gpuipc_fence_wait(gpuipc_fence *fence, uint64_t value, int timeout_ms, gpuipc_error *ret_error);
 
+/* ---- channels --------------------------------------------------------------------------------------------- */
+
+/* A channel is a ring of slots in one buffer for a steady flow of items between processes; gpuipc-channel(7) tells how. Its members are
+ * producers and consumers, 64 at most. A producer begins an item, which gives it a slot, has it written, and publishes it; a consumer
+ * takes an item, has it read, and releases it. Once attached neither calls the daemon, and none of the four makes a system call while the
+ * other side keeps up.
+ *
+ * On a GPU the four order streams, not the processor: begin and take have the stream wait until the slot is free, or the item written;
+ * publish and release note in the stream that it is written, or read. Nobody waits for the stream but where
+ * gpuipc_channel_is_synchronous() says so. `stream` is as for fences: in host memory 0 is no stream at all, and one that is given is
+ * waited for. Several streams of one member are put into the order of its calls: what one publishes or releases counts once what was
+ * published or released before it does. Keep streams until the channel is freed.
+ *
+ * When a process dies, the others are told within a tenth of a second, also while the daemon is down: its items that were not whole are
+ * broken, what it was reading comes back, and no stream goes on waiting for it. For that each channel has a thread of the library's, all
+ * signals blocked, and one more from gpuipc_channel_fd() on; so a client with the option no_thread has no channels.
+ *
+ * A channel object may be used from several threads at once, but not while it is freed; a consumer of a broadcast holds one item at a
+ * time. On a GPU the memory is mapped for the GPU of the calling thread's context when the channel is made, as by gpuipc_buffer_map(). */
+
+typedef enum gpuipc_channel_kind {
+        GPUIPC_CHANNEL_QUEUE = 0,     /* each item to one consumer */
+        GPUIPC_CHANNEL_BROADCAST = 1, /* each item to every consumer that was attached when the item was begun */
+} gpuipc_channel_kind;
+
+typedef enum gpuipc_channel_policy {
+        GPUIPC_CHANNEL_BLOCK = 0,       /* a full channel lets producers wait */
+        GPUIPC_CHANNEL_DROP_OLDEST = 1, /* a full channel gives up its oldest item that nobody has in hand */
+} gpuipc_channel_policy;
+
+typedef enum gpuipc_channel_role { GPUIPC_CHANNEL_PRODUCER = 0, GPUIPC_CHANNEL_CONSUMER = 1 } gpuipc_channel_role;
+
+typedef struct gpuipc_channel_create_options {
+        size_t struct_size;
+        const char *name; /* as of a buffer; NULL: none */
+        gpuipc_channel_kind kind;
+        gpuipc_channel_policy policy;
+        int64_t slots;      /* 1 to 65536; how many items there are at once */
+        int64_t slot_bytes; /* the largest item */
+        int64_t meta_bytes; /* the most metadata of an item, 0 to GPUIPC_ITEM_META_MAX */
+        const char *device; /* UUID or "host"; NULL: the daemon's default. On a GPU the memory is of the kind cuda-fd */
+        const char *mode;   /* r lets attach consumers, w producers; NULL: "0600" */
+        int64_t keep_ms;    /* as of a buffer */
+        int64_t wait_ms;    /* wait for quota or memory; 0: not */
+        const char *label;  /* shown in lists; NULL: none */
+        gpuipc_channel_role role; /* the caller's own */
+} gpuipc_channel_create_options;
+#define GPUIPC_CHANNEL_CREATE_OPTIONS_INIT                                                                                                 \
+        { sizeof(gpuipc_channel_create_options), NULL, GPUIPC_CHANNEL_QUEUE, GPUIPC_CHANNEL_BLOCK, 0, 0, 0, NULL, NULL, 0, 0, NULL,        \
+          GPUIPC_CHANNEL_PRODUCER }
+
+typedef struct gpuipc_channel_attach_options {
+        size_t struct_size;
+        gpuipc_channel_role role;
+        int64_t owner;     /* as of gpuipc_open_options */
+        int64_t wait_ms;   /* wait for the name; 0: not */
+        const char *label; /* NULL: none */
+} gpuipc_channel_attach_options;
+#define GPUIPC_CHANNEL_ATTACH_OPTIONS_INIT { sizeof(gpuipc_channel_attach_options), GPUIPC_CHANNEL_CONSUMER, -1, 0, NULL }
+
+/* Makes a channel and its first member. The caller owns *ret_channel. */
+GPUIPC_PUBLIC int gpuipc_channel_create(gpuipc_client *client, const gpuipc_channel_create_options *options,
+                                        gpuipc_channel **ret_channel, gpuipc_error *ret_error);
+
+/* Becomes a member of the channel of that name. The caller owns *ret_channel. GPUIPC_ERROR_QUOTA_EXCEEDED: it has 64. */
+GPUIPC_PUBLIC int gpuipc_channel_attach(gpuipc_client *client, const char *name, const gpuipc_channel_attach_options *options,
+                                        gpuipc_channel **ret_channel, gpuipc_error *ret_error);
+
+/* Leaves: gives back what is in hand, after this member's streams have come to what they were given, for which it waits as long as for a
+ * call of the client's. GPUIPC_ERROR_TIMED_OUT: they have not, and the channel is as it was; else the object is gone whatever is returned,
+ * as by gpuipc_release(). Let work that uses the slots finish before. NULL is allowed; so is a forked child. */
+GPUIPC_PUBLIC int gpuipc_channel_free(gpuipc_channel *channel, gpuipc_error *ret_error);
+
+/* No more is begun, by anyone: GPUIPC_ERROR_CLOSED for producers, and for consumers once they have taken what is there. */
+GPUIPC_PUBLIC int gpuipc_channel_close(gpuipc_channel *channel, gpuipc_error *ret_error);
+
+/* GPUIPC_OK while this member is one: as gpuipc_buffer_check(), and GPUIPC_ERROR_CORRUPT. */
+GPUIPC_PUBLIC int gpuipc_channel_check(gpuipc_channel *channel, gpuipc_error *ret_error);
+
+#define GPUIPC_ITEM_META_MAX 1024
+
+/* What a member has in hand. */
+typedef struct gpuipc_item {
+        void *pointer;    /* the slot: of a producer to write, of a consumer to read; on a GPU a device pointer. NULL: the item is broken */
+        int64_t size;     /* of a producer what there is room for, of a consumer the item's */
+        uint64_t ticket;  /* items of a channel are numbered from 0, in the order in which they were begun */
+        int32_t slot;     /* which of the channel's */
+        int32_t producer; /* the number of the member that made it */
+        int32_t broken;   /* 1: its producer died before it was whole */
+        int32_t n_meta;
+        unsigned char meta[GPUIPC_ITEM_META_MAX];
+        uint64_t own[4];  /* the library's */
+} gpuipc_item;
+
+/* A slot to write to, once there is one; waits at most timeout_ms (−1: without end; 0: one look), then GPUIPC_ERROR_TIMED_OUT. The stream
+ * waits until the slot's readers are done with it. GPUIPC_ERROR_CLOSED; GPUIPC_ERROR_LEASE_LOST: this member is no longer one. */
+GPUIPC_PUBLIC int gpuipc_channel_begin(gpuipc_channel *channel, void *stream, int timeout_ms, gpuipc_item *ret_item,
+                                       gpuipc_error *ret_error);
+
+/* Publishes what was begun: `size` bytes from its pointer on, and n_meta bytes of metadata (which are copied). Consumers see it whole once
+ * what was given to the stream before is done. GPUIPC_ERROR_INVALID_PARAMETER, and GPUIPC_ERROR_MAP by the driver, leave it in hand. */
+GPUIPC_PUBLIC int gpuipc_channel_publish(gpuipc_channel *channel, const gpuipc_item *item, int64_t size, const void *meta, size_t n_meta,
+                                         void *stream, gpuipc_error *ret_error);
+
+/* Gives up what was begun. Nothing may still write to its slot, so have a stream finish first. */
+GPUIPC_PUBLIC int gpuipc_channel_cancel(gpuipc_channel *channel, const gpuipc_item *item, gpuipc_error *ret_error);
+
+/* The next item, waited for as by gpuipc_channel_begin(). The stream waits until it is written. An item that is known to be broken comes
+ * with `broken` set, nothing in it and nothing to release (it may be). */
+GPUIPC_PUBLIC int gpuipc_channel_take(gpuipc_channel *channel, void *stream, int timeout_ms, gpuipc_item *ret_item,
+                                      gpuipc_error *ret_error);
+
+/* The item's slot may be written to again once what was given to the stream before is done. GPUIPC_ERROR_MAP, by the driver, leaves it in
+ * hand. */
+GPUIPC_PUBLIC int gpuipc_channel_release(gpuipc_channel *channel, const gpuipc_item *item, void *stream, gpuipc_error *ret_error);
+
+/* Whether a taken item is broken: 1 when its producer died before its stream had written it. To be asked when the consumer's stream is
+ * past the take, before or after the release; what it read counts if the answer is 0. */
+GPUIPC_PUBLIC int gpuipc_item_is_broken(gpuipc_channel *channel, const gpuipc_item *item);
+
+/* A descriptor for event loops, readable (POLLIN) while the next take or begin need not wait. A call that comes to
+ * GPUIPC_ERROR_TIMED_OUT, as one with timeout_ms 0 does, makes it unreadable until there is something: so poll, then call until that.
+ * Borrowed; only to be polled. −1: no memory, threads or descriptors left, or the channel is another process's. */
+GPUIPC_PUBLIC int gpuipc_channel_fd(gpuipc_channel *channel);
+
+/* 1 when the memory is on a GPU and streams cannot wait by themselves, as gpuipc_fence_is_synchronous(): begin and take then wait on the
+ * processor, and publish and release for the stream. Else 0. In host memory nothing is ever waited for but a stream that is given. */
+GPUIPC_PUBLIC int gpuipc_channel_is_synchronous(const gpuipc_channel *channel);
+
+/* The channel's own facts, as they were when it was attached to. */
+GPUIPC_PUBLIC const char *gpuipc_channel_id(const gpuipc_channel *channel);
+GPUIPC_PUBLIC const char *gpuipc_channel_name(const gpuipc_channel *channel);   /* NULL when it has none */
+GPUIPC_PUBLIC const char *gpuipc_channel_device(const gpuipc_channel *channel); /* UUID or "host" */
+GPUIPC_PUBLIC gpuipc_channel_kind gpuipc_channel_get_kind(const gpuipc_channel *channel);
+GPUIPC_PUBLIC gpuipc_channel_policy gpuipc_channel_get_policy(const gpuipc_channel *channel);
+GPUIPC_PUBLIC gpuipc_channel_role gpuipc_channel_get_role(const gpuipc_channel *channel);
+GPUIPC_PUBLIC int gpuipc_channel_number(const gpuipc_channel *channel); /* this member's: 0 to 63 */
+GPUIPC_PUBLIC int64_t gpuipc_channel_slots(const gpuipc_channel *channel);
+GPUIPC_PUBLIC int64_t gpuipc_channel_slot_bytes(const gpuipc_channel *channel);
+GPUIPC_PUBLIC int64_t gpuipc_channel_meta_bytes(const gpuipc_channel *channel);
+GPUIPC_PUBLIC int gpuipc_channel_is_peer(const gpuipc_channel *channel);     /* as gpuipc_buffer_is_peer() */
+GPUIPC_PUBLIC int gpuipc_channel_cuda_device(const gpuipc_channel *channel); /* as gpuipc_buffer_cuda_device() */
+
+#define GPUIPC_CHANNEL_MEMBERS 64
+
+typedef struct gpuipc_channel_member {
+        int32_t number;
+        gpuipc_channel_role role;
+        int32_t alive;   /* 0: its process is dead, or it has left with something in hand */
+        uint64_t items;  /* published, or released */
+        uint64_t bytes;  /* of those */
+        uint64_t drops;  /* that this producer of a queue made, or that this consumer of a broadcast suffered */
+        uint64_t broken; /* that this consumer was told of */
+        uint64_t lag;    /* of a consumer of a broadcast: items that it has yet to read */
+        int64_t pid;     /* as the daemon sees it; −1: not known, as by gpuipc_channel_get_stats() */
+} gpuipc_channel_member;
+
+/* As the members have written it: one of them that is hostile can make it say anything. */
+typedef struct gpuipc_channel_stats {
+        size_t struct_size; /* sizeof(gpuipc_channel_stats), set by the caller */
+        uint64_t begun;     /* items since the channel was made */
+        uint64_t depth;     /* of those, not yet taken by (all of) the consumers */
+        int32_t closed;
+        int32_t n_members;
+        uint64_t sleeps, wakes; /* system calls that this member's ring made: to wait, and to wake others. 0 by gpuipc_channel_look() */
+        gpuipc_channel_member members[GPUIPC_CHANNEL_MEMBERS];
+} gpuipc_channel_stats;
+#define GPUIPC_CHANNEL_STATS_INIT                                                                                                          \
+        { sizeof(gpuipc_channel_stats), 0, 0, 0, 0, 0, 0, { { 0, GPUIPC_CHANNEL_PRODUCER, 0, 0, 0, 0, 0, 0, -1 } } }
+
+/* Makes no call. */
+GPUIPC_PUBLIC int gpuipc_channel_get_stats(gpuipc_channel *channel, gpuipc_channel_stats *stats, gpuipc_error *ret_error);
+
+/* The same of a channel by its id, without being a member: for its owner, for who may attach to it, and for administrators. */
+GPUIPC_PUBLIC int gpuipc_channel_look(gpuipc_client *client, const char *id, gpuipc_channel_stats *stats, gpuipc_error *ret_error);
+
 /* ---- looking ---------------------------------------------------------------------------------------------- */
 
 /* Integers not known are −1, strings not known NULL. */
+typedef struct gpuipc_channel_info {
+        gpuipc_channel_kind kind;
+        gpuipc_channel_policy policy;
+        int64_t slots, slot_bytes, meta_bytes, participants;
+        int64_t control_bytes; /* of the control page, in host memory beside what the buffer takes */
+} gpuipc_channel_info;
+
 typedef struct gpuipc_buffer_info {
         const char *id, *name, *device, *handle, *mode, *state, *meta;
         int64_t size, allocated, owner_uid, owner_gid, created_usec, leases, charged_uid;
         int sealed, ro_enforced;
+        const gpuipc_channel_info *channel; /* NULL: it is none's, or an event tells of it */
 } gpuipc_buffer_info;
 
 typedef struct gpuipc_lease_info {

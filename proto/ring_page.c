@@ -78,6 +78,13 @@ void ring_page_wake(struct ring_page *page) {
         ring_futex_wake(&page->room.count);
 }
 
+/* The number's last holder may have died while it reaped others. */
+static void stop_helping(struct ring_page *page, uint64_t others) {
+        for (unsigned i = 0; i < RING_MEMBERS; i++)
+                if (ring_note(&page->members[i].helpers) & ~others)
+                        (void)ring_and(&page->members[i].helpers, others);
+}
+
 void ring_page_admit(struct ring_page *page, unsigned member, uint32_t generation, enum ring_role role) {
         struct ring_member *place = &page->members[member % RING_MEMBERS];
         uint64_t others = ~(UINT64_C(1) << member % RING_MEMBERS);
@@ -87,6 +94,7 @@ void ring_page_admit(struct ring_page *page, unsigned member, uint32_t generatio
         ring_store(&place->word, ring_member_word(generation, role, RING_VACANT));
         (void)ring_and(&page->items.waiting, others);
         (void)ring_and(&page->room.waiting, others);
+        stop_helping(page, others);
         ring_store(&place->cursor, ring_cursor(0, RING_NOWHERE));
         ring_store(&place->reached[generation & 1], 0);
         ring_write(&place->consumed, 0);

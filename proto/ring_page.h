@@ -72,7 +72,7 @@ static inline enum ring_cursor_state ring_cursor_state(uint64_t cursor) {
 
 /* Of a member: {generation 32, role 8, life 8}. A number is given again, with the next generation, only when its last holder
  * is REAPED. */
-enum ring_life { RING_VACANT = 0, RING_ALIVE, RING_LEFT, RING_DEAD, RING_REAPED };
+enum ring_life { RING_VACANT = 0, RING_ALIVE, RING_LEFT, RING_DEAD, RING_REAPING, RING_REAPED };
 
 static inline uint64_t ring_member_word(uint32_t generation, enum ring_role role, enum ring_life life) {
         return (uint64_t)generation << 16 | (uint64_t)role << 8 | life;
@@ -122,6 +122,7 @@ struct ring_member {
         _Atomic uint64_t cursor;
         _Atomic uint64_t consumed;   /* of a broadcast's consumer: what its fence reaches when all it released is read */
         _Atomic uint64_t reached[2]; /* by generation, odd or even: 1 + what its fence had reached when it died; 0: unknown */
+        _Atomic uint64_t helpers;    /* bit n: member n is at reaping it, or died at it; not before all are done is it REAPED */
         struct ring_figures figures;
 };
 

@@ -22,6 +22,11 @@ struct look {
         int n_lines;
 };
 
+void look_rates_clear(struct look_rates *rates) {
+        channels_deinit(&rates->channels);
+        *rates = (struct look_rates){ 0 };
+}
+
 void look_count(struct look_rates *rates, const gpuipc_event_info *event) {
         const char *kind = event->kind ? event->kind : "";
 
@@ -222,6 +227,20 @@ static void head_put(const gpuipc_status_info *status, void *data) {
                 device_put(head->look, &status->devices[i]);
 }
 
+static int rows_take(gpuipc_client *client, const struct look_style *style, struct look_rates *rates, struct rows *rows,
+                     gpuipc_error *ret_error) {
+        switch (style->view) {
+        case LOOK_BUFFERS:
+                rows_init_buffers(rows, style->exact);
+                return gpuipc_list_buffers(client, NULL, rows_buffer, rows, ret_error);
+        case LOOK_CHANNELS:
+                return channels_take(client, style->exact, &rates->channels, rows, ret_error);
+        default:
+                rows_init_leases(rows, style->exact);
+                return gpuipc_list(client, NULL, rows_lease, rows, ret_error);
+        }
+}
+
 int look_take(gpuipc_client *client, const struct look_style *style, struct look_rates *rates, struct bytes *out,
               gpuipc_error *ret_error) {
         _cleanup_rows_ struct rows rows = { 0 };
@@ -231,20 +250,15 @@ int look_take(gpuipc_client *client, const struct look_style *style, struct look
         int r;
 
         r = gpuipc_get_status(client, head_put, &head, ret_error);
-        if (r == GPUIPC_OK && style->buffers) {
-                rows_init_buffers(&rows, style->exact);
-                r = gpuipc_list_buffers(client, NULL, rows_buffer, &rows, ret_error);
-        } else if (r == GPUIPC_OK) {
-                rows_init_leases(&rows, style->exact);
-                r = gpuipc_list(client, NULL, rows_lease, &rows, ret_error);
-        }
+        if (r == GPUIPC_OK)
+                r = rows_take(client, style, rates, &rows, ret_error);
         if (r == GPUIPC_OK) {
                 body_put(&look, &rows);
                 if (text.failed)
                         out->failed = true;
                 else
                         bytes_append(out, text.data, text.n);
-                *rates = (struct look_rates){ .since_usec = head.now_usec };
+                *rates = (struct look_rates){ .since_usec = head.now_usec, .channels = rates->channels };
         }
         bytes_deinit(&text);
         return r;

@@ -25,6 +25,13 @@ static const struct table_column buffer_columns[] = {
         { "CHARGED", true, 0, 2 }, { "LEASES", true, 0, 0 }, { "AGE", true, 0, 0 },
 };
 
+static const struct table_column channel_columns[] = {
+        { "CHANNEL", false, 0, 0 }, { "NAME", false, 8, 0 },   { "DEV", false, 4, 5 },     { "KIND", false, 0, 0 },
+        { "SLOTS", true, 0, 0 },    { "SLOT", true, 0, 4 },    { "DEPTH", true, 0, 0 },    { "ITEMS/S", true, 0, 0 },
+        { "BYTES/S", true, 0, 0 },  { "PROD", true, 0, 0 },    { "CONS", true, 0, 0 },     { "DROPPED", true, 0, 2 },
+        { "BROKEN", true, 0, 3 },   { "LAGS", false, 8, 0 },
+};
+
 static const struct table_column device_columns[] = {
         { "DEVICE", false, 12, 0 }, { "NAME", false, 6, 3 },    { "KIND", false, 0, 4 },
         { "TOTAL", true, 0, 0 },    { "FREE", true, 0, 0 },     { "BROKERED", true, 0, 0 },
@@ -46,18 +53,22 @@ void rows_init_buffers(struct rows *rows, bool exact) {
         rows_init(rows, buffer_columns, ELEMENTSOF(buffer_columns), exact);
 }
 
+void rows_init_channels(struct rows *rows, bool exact) {
+        rows_init(rows, channel_columns, ELEMENTSOF(channel_columns), exact);
+}
+
 void rows_init_devices(struct rows *rows, bool exact) {
         rows_init(rows, device_columns, ELEMENTSOF(device_columns), exact);
 }
 
-static void size_put(struct rows *rows, int64_t bytes) {
+void rows_size_put(struct rows *rows, int64_t bytes) {
         char text[PRINT_MAX];
 
         print_bytes(text, bytes, rows->exact);
         table_text(&rows->table, text);
 }
 
-static void number_put(struct rows *rows, int64_t number) {
+void rows_number_put(struct rows *rows, int64_t number) {
         if (number < 0)
                 table_text(&rows->table, NULL);
         else
@@ -79,7 +90,7 @@ void rows_short_device(char ret[16], const char *uuid) {
         (void)snprintf(ret, 16, "%.*s", is_uuid ? 12 : 15, uuid ? uuid : "");
 }
 
-static void device_put(struct rows *rows, const char *uuid) {
+void rows_device_put(struct rows *rows, const char *uuid) {
         char text[16];
 
         rows_short_device(text, uuid);
@@ -105,15 +116,15 @@ int rows_lease(const gpuipc_lease_info *lease, void *data) {
         table_text(table, lease->id);
         table_text(table, lease->buffer);
         table_text(table, lease->name);
-        size_put(rows, lease->size);
-        device_put(rows, lease->device);
+        rows_size_put(rows, lease->size);
+        rows_device_put(rows, lease->device);
         table_text(table, lease->access);
         table_text(table, lease->state);
         if (lease->pid == 0)
                 table_text(table, "outside");
         else
-                number_put(rows, lease->pid);
-        number_put(rows, lease->uid);
+                rows_number_put(rows, lease->pid);
+        rows_number_put(rows, lease->uid);
         table_text(table, lease->command);
         container_put(rows, lease->container);
         age_put(rows, lease->since_usec);
@@ -129,14 +140,14 @@ int rows_buffer(const gpuipc_buffer_info *buffer, void *data) {
         table_row(table, buffer->allocated);
         table_text(table, buffer->id);
         table_text(table, buffer->name);
-        size_put(rows, buffer->size);
-        device_put(rows, buffer->device);
+        rows_size_put(rows, buffer->size);
+        rows_device_put(rows, buffer->device);
         table_text(table, buffer->handle);
         table_format(table, "%.8s%s", buffer->mode ? buffer->mode : "-", buffer->sealed ? "s" : "");
         table_text(table, buffer->state);
-        number_put(rows, buffer->owner_uid);
-        number_put(rows, buffer->charged_uid);
-        number_put(rows, buffer->leases);
+        rows_number_put(rows, buffer->owner_uid);
+        rows_number_put(rows, buffer->charged_uid);
+        rows_number_put(rows, buffer->leases);
         age_put(rows, buffer->created_usec);
         rows->bytes += buffer->allocated > 0 ? buffer->allocated : 0;
         rows->n++;
@@ -151,10 +162,10 @@ void rows_device(struct rows *rows, const gpuipc_device_info *device) {
         table_text(table, device->uuid);
         table_text(table, device->name);
         table_text(table, device->kind);
-        size_put(rows, device->total_bytes);
-        size_put(rows, device->free_bytes);
-        size_put(rows, device->brokered_bytes);
-        size_put(rows, device->draining_bytes);
+        rows_size_put(rows, device->total_bytes);
+        rows_size_put(rows, device->free_bytes);
+        rows_size_put(rows, device->brokered_bytes);
+        rows_size_put(rows, device->draining_bytes);
         for (size_t i = 0; device->handles && device->handles[i]; i++) {
                 bytes_append_str(&handles, i > 0 ? "," : "");
                 bytes_append_str(&handles, device->handles[i]);

@@ -21,6 +21,7 @@ struct rows {
 
 void rows_init_leases(struct rows *rows, bool exact);
 void rows_init_buffers(struct rows *rows, bool exact);
+void rows_init_channels(struct rows *rows, bool exact);
 void rows_init_devices(struct rows *rows, bool exact);
 static inline void rows_deinit(struct rows *rows) {
         table_deinit(&rows->table);
@@ -31,6 +32,11 @@ static inline void rows_deinit(struct rows *rows) {
 int rows_lease(const gpuipc_lease_info *lease, void *data);
 int rows_buffer(const gpuipc_buffer_info *buffer, void *data);
 void rows_device(struct rows *rows, const gpuipc_device_info *device);
+
+/* A cell of a row that was begun: bytes as the rows show them; a number, "-" for a negative one; a device. */
+void rows_size_put(struct rows *rows, int64_t bytes);
+void rows_number_put(struct rows *rows, int64_t number);
+void rows_device_put(struct rows *rows, const char *uuid);
 
 /* "1 lease", "2 leases". */
 const char *rows_plural(size_t n);

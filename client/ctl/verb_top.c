@@ -31,7 +31,7 @@ struct top {
 static void top_disconnect(struct top *top) {
         watch_freep(&top->watch);
         client_freep(&top->client);
-        top->rates = (struct look_rates){ 0 };
+        look_rates_clear(&top->rates);
 }
 
 static void top_deinit(struct top *top) {
@@ -59,7 +59,7 @@ static void events_drain(struct top *top) {
                 look_count(&top->rates, event);
         if (r != GPUIPC_OK && r != GPUIPC_ERROR_TIMED_OUT) {
                 watch_freep(&top->watch);
-                top->rates = (struct look_rates){ 0 };
+                look_rates_clear(&top->rates);
         }
 }
 
@@ -182,9 +182,9 @@ static bool screen_obey(struct top *top, int event, bool *ret_look) {
                 return false;
         if (event == SCREEN_READY)
                 events_drain(top);
-        if (event == 'b' || event == 'l')
-                top->style.buffers = event == 'b';
-        *ret_look = event == SCREEN_REDRAW || event == ' ' || event == 'b' || event == 'l';
+        if (event == 'b' || event == 'c' || event == 'l')
+                top->style.view = event == 'b' ? LOOK_BUFFERS : event == 'c' ? LOOK_CHANNELS : LOOK_LEASES;
+        *ret_look = event == SCREEN_REDRAW || event == ' ' || event == 'b' || event == 'c' || event == 'l';
         return true;
 }
 
@@ -224,7 +224,11 @@ int verb_top(const struct arguments *arguments) {
                 return EXIT_BAD_USAGE;
         if (top.delay_ms < 100)
                 return report_usage(arguments->verb, "--delay is at least 0.1 (seconds)");
-        top.style.buffers = arguments_has(arguments, OPTION_BUFFERS);
+        if (arguments_has(arguments, OPTION_BUFFERS) && arguments_has(arguments, OPTION_CHANNELS))
+                return report_usage(arguments->verb, "--buffers and --channels: one of them");
+        top.style.view = arguments_has(arguments, OPTION_BUFFERS)    ? LOOK_BUFFERS
+                         : arguments_has(arguments, OPTION_CHANNELS) ? LOOK_CHANNELS
+                                                                     : LOOK_LEASES;
         top.style.exact = arguments_has(arguments, OPTION_BYTES);
         if (arguments_has(arguments, OPTION_JSON) || !screen_possible())
                 return plain_run(&top);

@@ -121,8 +121,17 @@ static const struct option_row doctor_options[] = {
         END,
 };
 
+static const struct option_row bench_options[] = {
+        { OPTION_SIZE, 0, "size", "SIZE", "of an item, instead of 256, 64K and 4M in turn" },
+        { OPTION_DURATION, 'd', "duration", "DURATION", "of each of the measurements (default 300ms)" },
+        BYTES,
+        { OPTION_JSON, 'j', "json", NULL, "the figures as JSON" },
+        END,
+};
+
 static const struct option_row top_options[] = {
         { OPTION_BUFFERS, 0, "buffers", NULL, "begin with buffers instead of leases" },
+        { OPTION_CHANNELS, 'c', "channels", NULL, "begin with channels instead of leases" },
         { OPTION_DELAY, 'd', "delay", "SECONDS", "between two looks (default 1)" },
         { OPTION_COUNT, 'n', "count", "N", "end after N looks" },
         BYTES,
@@ -167,11 +176,15 @@ const struct verb verbs[] = {
           no_options, 1, 1, false, verb_kick },
         { "watch", "", "a line for each event, as it happens", NULL, watch_options, 0, 0, false, verb_watch },
         { "top", "", "a live view of devices and of who holds most",
-          "Keys: q quits, b and l show buffers and leases, the space bar looks at once. In bars # is brokered, % "
+          "Keys: q quits, b, c and l show buffers, channels and leases, the space bar looks at once. In bars # is brokered, % "
           "draining and : not to be had. Without a terminal it is plain text.",
           top_options, 0, 0, false, verb_top },
         { "metrics", "", "figures for Prometheus, in its text format", NULL, no_options, 0, 0, false,
           verb_metrics },
+        { "bench", "", "how fast channels are here, beside pipes, sockets and copies through shared memory",
+          "Sends items in host memory from process to process. P50 and P99 are of an item's way there and back, halved; "
+          "ITEMS/S is of items one after another. With two receivers each gets every item.",
+          bench_options, 0, 0, false, verb_bench },
         { "doctor", "[CODE]", "why CUDA IPC does not work here, and what to do",
           "Looks at the socket, who you are to the daemon, namespaces, /dev/shm, the driver, devices and limits, then "
           "makes, maps, writes, reads and releases 2 MiB of each kind of memory that the daemon lends. Asks everyone's "

@@ -18,10 +18,12 @@ enum option_id {
         OPTION_END, /* ends a verb's rows */
         OPTION_BUFFERS,
         OPTION_BYTES,
+        OPTION_CHANNELS,
         OPTION_COUNT,
         OPTION_DELAY,
         OPTION_DETACH,
         OPTION_DEVICE,
+        OPTION_DURATION,
         OPTION_HANDLE,
         OPTION_HELP,
         OPTION_ID,
@@ -75,6 +77,7 @@ extern const struct option_row lone_options[];   /* without a verb */
 const struct verb *verb_find(const char *name);
 
 int verb_alloc(const struct arguments *arguments);
+int verb_bench(const struct arguments *arguments);
 int verb_devices(const struct arguments *arguments);
 int verb_doctor(const struct arguments *arguments);
 int verb_free(const struct arguments *arguments);

@@ -263,6 +263,14 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "  journalctl -u gpuipcd",
         [DOCTOR_TRIAL_SKIPPED] =
                 "Cure what was found before, then run doctor again.",
+        [DOCTOR_CHANNEL_CORRUPT] =
+                "Every member of a channel can write to its control page, and one of them wrote what none does that follows the protocol: "
+                "a fault in a program that overruns memory, or malice. Find out who shares it, then make a new channel, with a mode that "
+                "lets in only those you trust:\n"
+                "  gpuipcctl list",
+        [DOCTOR_CHANNEL_LEFT] =
+                "The connection to the daemon ended without being taken up again, or somebody ended the lease (gpuipcctl kick). Free the "
+                "channel object and attach anew.",
 };
 /* clang-format on */
 

@@ -107,13 +107,45 @@ START_TEST(reaping_twice_is_reaping_once) {
         ring_page_admit(stage.page, 0, 2, RING_PRODUCER);
         ck_assert_int_eq(ring_attach(stage.fd, 0, 2, &heir, &fault), RING_OK);
         ring_mark_dead(consumer, 0, 1);
-        ck_assert_int_eq(ring_reap(consumer, 0, 1, 0), RING_OK);
+        ck_assert_int_eq(ring_reap(consumer, 0, 1, 0), RING_GONE);
         put(heir, 4);
         ck_assert_uint_eq(get(consumer), 1);
         ck_assert_int_eq(ring_take(consumer, 0, &item), RING_BROKEN);
         ck_assert_uint_eq(get(consumer), 3);
         ck_assert_uint_eq(get(consumer), 4);
         ring_free(heir);
+        end();
+}
+END_TEST
+
+/* Who began to reap may yet write to the dead member's fence: until then nobody else gets the number, unless it is dead itself. */
+START_TEST(a_number_waits_for_all_who_reap_its_holder) {
+        struct ring *other;
+
+        begin(RING_QUEUE, RING_BLOCK, 4);
+        other = stage_join(&stage, RING_CONSUMER);
+        ring_mark_dead(consumer, 0, 1);
+        ck_assert_int_eq(ring_reap(consumer, 0, 1, 7), RING_OK);
+        ck_assert_int_eq(ring_reap(other, 0, 1, 9), RING_OK);
+        ck_assert_uint_eq(ring_reached(other, 0, 1), 7);
+        ck_assert_int_eq(ring_reaped(consumer, 0, 1), RING_OK);
+        ck_assert(!ring_page_is_reaped(stage.page, 0, 1));
+        ck_assert_int_eq(ring_reap(consumer, 0, 1, 0), RING_GONE); /* nobody begins any more */
+        switch (_i) {
+        case 0: ck_assert_int_eq(ring_reaped(other, 0, 1), RING_OK); break;
+        case 1: ck_assert_int_eq(ring_leave(other), RING_OK); break;
+        case 2: ring_mark_dead(consumer, ring_me(other), 1); break;
+        }
+        if (_i > 0)
+                ck_assert_int_eq(ring_reaped(consumer, 0, 1), RING_OK);
+        ck_assert(ring_page_is_reaped(stage.page, 0, 1));
+        if (_i == 2) { /* its number's next holder is not taken for it */
+                ck_assert_int_eq(ring_reap(consumer, ring_me(other), 1, 0), RING_OK);
+                ck_assert_int_eq(ring_reaped(consumer, ring_me(other), 1), RING_OK);
+                ring_page_admit(stage.page, ring_me(other), 2, RING_CONSUMER);
+                ck_assert_uint_eq(stage.page->members[0].helpers, 0);
+        }
+        ring_free(other);
         end();
 }
 END_TEST
@@ -281,6 +313,7 @@ static void add_tests(TCase *tests) {
         tcase_add_loop_test(tests, only_a_dead_mark_lets_others_finish, 0, 2);
         tcase_add_loop_test(tests, a_dead_consumers_slot_comes_back, 0, 2);
         tcase_add_test(tests, reaping_twice_is_reaping_once);
+        tcase_add_loop_test(tests, a_number_waits_for_all_who_reap_its_holder, 0, 3);
         tcase_add_loop_test(tests, an_unfinished_fence_breaks_what_was_published, 0, 2);
         tcase_add_test(tests, one_who_leaves_leaves_nothing);
         tcase_add_loop_test(tests, one_declared_left_neither_reads_on_nor_holds_others_up, 0, 2);

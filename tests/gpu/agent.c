@@ -13,6 +13,7 @@
 #include <cuda_runtime_api.h>
 #include <gpuipc.h>
 
+#include "agent.h"
 #include "kernels.h"
 
 #define KEYS_MAX 64
@@ -40,23 +41,31 @@ static struct {
 
 /* ---- answers ---------------------------------------------------------------------------------------------- */
 
-static void refused(const gpuipc_error *error) {
+void agent_refused(const gpuipc_error *error) {
         printf("error %s %s %s\n", error->name, error->code ? error->code : "-", error->message);
 }
 
-static void failed(int result) {
+void agent_failed(int result) {
         printf("error cuda.%d - %s\n", result, cudaGetErrorString((cudaError_t)result));
 }
 
-static void wrong(const char *what) {
+void agent_wrong(const char *what) {
         printf("error agent - %s\n", what);
 }
 
-static int64_t now_usec(void) {
+int64_t agent_now_usec(void) {
         struct timespec t;
 
         clock_gettime(CLOCK_MONOTONIC, &t);
         return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+gpuipc_client *agent_client(void) {
+        return agent.client;
+}
+
+void *agent_stream(void) {
+        return agent.stream;
 }
 
 /* ---- what is held ----------------------------------------------------------------------------------------- */
@@ -82,7 +91,7 @@ static void keep(const char *key, gpuipc_buffer *buffer) {
                 return;
         }
         (void)gpuipc_release(buffer, NULL);
-        wrong("too many keys");
+        agent_wrong("too many keys");
 }
 
 /* The buffer's memory, with the GPU current that it is mapped for; NULL after an answer. */
@@ -91,12 +100,12 @@ static void *memory_of(const char *key, size_t *ret_bytes) {
         cudaError_t result;
 
         if (!held || !held->memory) {
-                wrong("not mapped");
+                agent_wrong("not mapped");
                 return NULL;
         }
         result = cudaSetDevice(gpuipc_buffer_cuda_device(held->buffer));
         if (result != cudaSuccess) {
-                failed(result);
+                agent_failed(result);
                 return NULL;
         }
         *ret_bytes = (size_t)gpuipc_buffer_size(held->buffer);
@@ -116,7 +125,7 @@ static void do_connect(char **words) {
 
         options.socket_path = words[1];
         if (gpuipc_connect(&options, &agent.client, &error) != GPUIPC_OK)
-                refused(&error);
+                agent_refused(&error);
         else
                 printf("ok\n");
 }
@@ -128,7 +137,7 @@ static void do_device(char **words) {
         if (result == cudaSuccess)
                 result = cudaFree(NULL);
         if (result != cudaSuccess)
-                failed(result);
+                agent_failed(result);
         else
                 printf("ok\n");
 }
@@ -145,7 +154,7 @@ static void do_allocate(char **words) {
         options.mode = given(words[6]);
         options.wait_ms = words[7] ? atoll(words[7]) : 0;
         if (gpuipc_allocate(agent.client, atoll(words[2]), &options, &buffer, &error) != GPUIPC_OK)
-                refused(&error);
+                agent_refused(&error);
         else
                 keep(words[1], buffer);
 }
@@ -164,7 +173,7 @@ static void do_open(char **words) {
 
         open_options(&options, words[3]);
         if (gpuipc_open_name(agent.client, words[2], &options, &buffer, &error) != GPUIPC_OK)
-                refused(&error);
+                agent_refused(&error);
         else
                 keep(words[1], buffer);
 }
@@ -175,9 +184,9 @@ static void do_map(char **words) {
         gpuipc_error error;
 
         if (!held)
-                wrong("no such key");
+                agent_wrong("no such key");
         else if (gpuipc_buffer_map(held->buffer, &held->memory, &error) != GPUIPC_OK)
-                refused(&error);
+                agent_refused(&error);
         else
                 printf("ok %d %d\n", gpuipc_buffer_is_peer(held->buffer), gpuipc_buffer_cuda_device(held->buffer));
 }
@@ -189,13 +198,13 @@ static void do_release(char **words) {
         int r;
 
         if (!held) {
-                wrong("no such key");
+                agent_wrong("no such key");
                 return;
         }
         r = gpuipc_release(held->buffer, &error);
         *held = (struct held){ .buffer = NULL };
         if (r != GPUIPC_OK)
-                refused(&error);
+                agent_refused(&error);
         else
                 printf("ok\n");
 }
@@ -210,7 +219,7 @@ static void do_fill(char **words) {
                 return;
         r = kernels_fill(memory, n, strtoull(words[2], NULL, 10));
         if (r != 0)
-                failed(r);
+                agent_failed(r);
         else
                 printf("ok\n");
 }
@@ -227,7 +236,7 @@ static void count(char **words, bool pattern) {
         r = pattern ? kernels_differ(memory, n, strtoull(words[2], NULL, 10), words[3] ? strtoull(words[3], NULL, 10) : 0, &found)
                     : kernels_nonzero(memory, n, &found);
         if (r != 0)
-                failed(r);
+                agent_failed(r);
         else
                 printf("ok %" PRIu64 "\n", found);
 }
@@ -250,7 +259,7 @@ static void do_poke(char **words) {
                 return;
         r = kernels_poke(memory);
         if (r != 0)
-                failed(r);
+                agent_failed(r);
         else
                 printf("ok\n");
 }
@@ -266,7 +275,7 @@ static void do_rate(char **words) {
                 return;
         r = kernels_read_rate(memory, n, &rate);
         if (r != 0)
-                failed(r);
+                agent_failed(r);
         else
                 printf("ok %.0f\n", rate);
 }
@@ -288,7 +297,7 @@ static void do_event(char **words) {
         } else {
                 for (size_t i = 0; i < sizeof(handle); i++)
                         if (sscanf(words[1] + 2 * i, "%2hhx", &handle[i]) != 1) {
-                                wrong("not 128 hexadecimal digits");
+                                agent_wrong("not 128 hexadecimal digits");
                                 return;
                         }
                 r = kernels_event_open(handle);
@@ -297,7 +306,7 @@ static void do_event(char **words) {
                         return;
                 }
         }
-        failed(r);
+        agent_failed(r);
 }
 
 /* ---- many of them ----------------------------------------------------------------------------------------- */
@@ -344,43 +353,43 @@ static void do_many(char **words) {
         raise_fd_limit();
         options.handle = given(words[3]);
         while (agent.n_many < atoi(words[1]) && agent.n_many < MANY_MAX) {
-                int64_t started = now_usec(), between;
+                int64_t started = agent_now_usec(), between;
                 gpuipc_buffer *buffer;
                 void *memory;
 
                 if (gpuipc_allocate(agent.client, atoll(words[2]), &options, &buffer, &error) != GPUIPC_OK) {
-                        refused(&error);
+                        agent_refused(&error);
                         return;
                 }
                 agent.many[agent.n_many++] = buffer;
-                between = now_usec();
+                between = agent_now_usec();
                 if (gpuipc_buffer_map(buffer, &memory, &error) != GPUIPC_OK) {
-                        refused(&error);
+                        agent_refused(&error);
                         return;
                 }
                 allocating += between - started;
-                mapping += now_usec() - between;
+                mapping += agent_now_usec() - between;
         }
         printf("ok %d %" PRId64 " %" PRId64 "\n", agent.n_many, allocating, mapping);
 }
 
 /* few: releases them */
 static void do_few(char **words) {
-        int64_t started = now_usec();
+        int64_t started = agent_now_usec();
         gpuipc_error error;
 
         (void)words;
         while (agent.n_many > 0)
                 if (gpuipc_release(agent.many[--agent.n_many], &error) != GPUIPC_OK) {
-                        refused(&error);
+                        agent_refused(&error);
                         return;
                 }
-        printf("ok %" PRId64 "\n", now_usec() - started);
+        printf("ok %" PRId64 "\n", agent_now_usec() - started);
 }
 
 /* cycle N NAME: opened, mapped, released; the usec it took and this process's address space (kB) and descriptors */
 static void do_cycle(char **words) {
-        int64_t started = now_usec();
+        int64_t started = agent_now_usec();
         gpuipc_open_options options;
         gpuipc_error error;
 
@@ -390,16 +399,16 @@ static void do_cycle(char **words) {
                 void *memory;
 
                 if (gpuipc_open_name(agent.client, words[2], &options, &buffer, &error) != GPUIPC_OK) {
-                        refused(&error);
+                        agent_refused(&error);
                         return;
                 }
                 if (gpuipc_buffer_map(buffer, &memory, &error) != GPUIPC_OK ||
                     gpuipc_release(buffer, &error) != GPUIPC_OK) {
-                        refused(&error);
+                        agent_refused(&error);
                         return;
                 }
         }
-        printf("ok %" PRId64 " %ld %d\n", now_usec() - started, address_space_kb(), count_fds());
+        printf("ok %" PRId64 " %ld %d\n", agent_now_usec() - started, address_space_kb(), count_fds());
 }
 
 /* ---- fences ----------------------------------------------------------------------------------------------- */
@@ -414,7 +423,7 @@ static gpuipc_fence *fence_of(const char *name) {
 /* fence NAME KEY OFFSET: whether it is synchronous, and the usec that it took */
 static void do_fence(char **words) {
         struct held *held = find(words[2]);
-        int64_t started = now_usec();
+        int64_t started = agent_now_usec();
         gpuipc_fence *fence;
         gpuipc_error error;
 
@@ -422,15 +431,15 @@ static void do_fence(char **words) {
                 if (agent.fences[i].fence)
                         continue;
                 if (gpuipc_fence_new(held->buffer, atoll(words[3]), &fence, &error) != GPUIPC_OK) {
-                        refused(&error);
+                        agent_refused(&error);
                         return;
                 }
                 agent.fences[i].fence = fence;
                 snprintf(agent.fences[i].name, sizeof(agent.fences[i].name), "%s", words[1]);
-                printf("ok %d %" PRId64 "\n", gpuipc_fence_is_synchronous(fence), now_usec() - started);
+                printf("ok %d %" PRId64 "\n", gpuipc_fence_is_synchronous(fence), agent_now_usec() - started);
                 return;
         }
-        wrong("no such key, or too many fences");
+        agent_wrong("no such key, or too many fences");
 }
 
 /* unfence: frees all */
@@ -449,7 +458,7 @@ static void do_stream(char **words) {
 
         (void)words;
         if (r != 0)
-                failed(r);
+                agent_failed(r);
         else
                 printf("ok\n");
 }
@@ -457,36 +466,36 @@ static void do_stream(char **words) {
 /* signal NAME VALUE; query NAME; await NAME VALUE MS: by the processor. The usec it took, and the value. */
 static void do_signal(char **words) {
         gpuipc_fence *fence = fence_of(words[1]);
-        int64_t started = now_usec();
+        int64_t started = agent_now_usec();
         gpuipc_error error;
 
         if (gpuipc_fence_signal(fence, strtoull(words[2], NULL, 10), &error) != GPUIPC_OK)
-                refused(&error);
+                agent_refused(&error);
         else
-                printf("ok %" PRId64 "\n", now_usec() - started);
+                printf("ok %" PRId64 "\n", agent_now_usec() - started);
 }
 
 static void do_query(char **words) {
         gpuipc_fence *fence = fence_of(words[1]);
-        int64_t started = now_usec();
+        int64_t started = agent_now_usec();
         uint64_t value = 0;
         gpuipc_error error;
 
         if (gpuipc_fence_query(fence, &value, &error) != GPUIPC_OK)
-                refused(&error);
+                agent_refused(&error);
         else
-                printf("ok %" PRId64 " %" PRIu64 "\n", now_usec() - started, value);
+                printf("ok %" PRId64 " %" PRIu64 "\n", agent_now_usec() - started, value);
 }
 
 static void do_await(char **words) {
         gpuipc_fence *fence = fence_of(words[1]);
-        int64_t started = now_usec();
+        int64_t started = agent_now_usec();
         gpuipc_error error;
 
         if (gpuipc_fence_wait(fence, strtoull(words[2], NULL, 10), atoi(words[3]), &error) != GPUIPC_OK)
-                refused(&error);
+                agent_refused(&error);
         else
-                printf("ok %" PRId64 "\n", now_usec() - started);
+                printf("ok %" PRId64 "\n", agent_now_usec() - started);
 }
 
 /* queue wait|signal NAME VALUE [default]: in the stream */
@@ -499,7 +508,7 @@ static void do_queue(char **words) {
                                               : gpuipc_fence_signal_stream(fence, stream, value, &error);
 
         if (r != GPUIPC_OK)
-                refused(&error);
+                agent_refused(&error);
         else
                 printf("ok\n");
 }
@@ -509,19 +518,19 @@ static void do_busy(char **words) {
         int busy, r = kernels_stream_busy(words[1] ? NULL : agent.stream, &busy);
 
         if (r != 0)
-                failed(r);
+                agent_failed(r);
         else
                 printf("ok %d\n", busy);
 }
 
 static void do_settle(char **words) {
-        int64_t started = now_usec();
+        int64_t started = agent_now_usec();
         int r = kernels_stream_settle(words[1] ? NULL : agent.stream);
 
         if (r != 0)
-                failed(r);
+                agent_failed(r);
         else
-                printf("ok %" PRId64 "\n", now_usec() - started);
+                printf("ok %" PRId64 "\n", agent_now_usec() - started);
 }
 
 /* One item: the slot is written once `consumed` says that it was read, or read once `produced` says that it was written. */
@@ -531,17 +540,17 @@ static int one_item(bool producing, char *slot, size_t bytes, uint64_t i, uint64
         int r;
 
         if (wait_for > 0 && gpuipc_fence_wait_stream(hear, agent.stream, wait_for, 0, &error) != GPUIPC_OK) {
-                refused(&error);
+                agent_refused(&error);
                 return -1;
         }
         r = producing ? kernels_slot_fill(agent.stream, slot, bytes, i) : kernels_slot_check(agent.stream, slot, bytes, i);
         if (r != 0) {
-                failed(r);
+                agent_failed(r);
                 return -1;
         }
         if (gpuipc_fence_signal_stream(say, agent.stream, i, &error) == GPUIPC_OK)
                 return 0;
-        refused(&error);
+        agent_refused(&error);
         return -1;
 }
 
@@ -552,13 +561,13 @@ static void do_items(char **words) {
         uint64_t n = strtoull(words[2], NULL, 10), slots = strtoull(words[3], NULL, 10), bad = 0;
         size_t bytes = strtoull(words[4], NULL, 10), n_memory;
         char *memory = memory_of(words[1], &n_memory);
-        int64_t started = now_usec();
+        int64_t started = agent_now_usec();
         int r;
 
         if (!memory)
                 return;
         if (n_memory < 4096 + slots * bytes) {
-                wrong("the buffer is too small");
+                agent_wrong("the buffer is too small");
                 return;
         }
         r = kernels_slots_begin();
@@ -571,9 +580,9 @@ static void do_items(char **words) {
         if (r == 0)
                 r = kernels_slots_end(&bad);
         if (r != 0)
-                failed(r);
+                agent_failed(r);
         else
-                printf("ok %" PRIu64 " %" PRId64 "\n", bad, now_usec() - started);
+                printf("ok %" PRIu64 " %" PRId64 "\n", bad, agent_now_usec() - started);
 }
 
 static int by_size(const void *a, const void *b) {
@@ -587,12 +596,12 @@ static int by_size(const void *a, const void *b) {
 static void do_ping(char **words) {
         bool ping = strcmp(words[0], "ping") == 0, each = words[2] != NULL;
         gpuipc_fence *say = fence_of(ping ? "produced" : "consumed"), *hear = fence_of(ping ? "consumed" : "produced");
-        int64_t n = atoll(words[1]), started = now_usec(), *times = calloc((size_t)n, sizeof(*times));
+        int64_t n = atoll(words[1]), started = agent_now_usec(), *times = calloc((size_t)n, sizeof(*times));
         gpuipc_error error = { .name = "agent", .message = "no memory" };
         int r = times ? 0 : -1;
 
         for (int64_t i = 0; r == 0 && i < n; i++) {
-                int64_t since = now_usec();
+                int64_t since = agent_now_usec();
                 uint64_t value = (uint64_t)i + 1;
 
                 if (ping)
@@ -603,14 +612,14 @@ static void do_ping(char **words) {
                         r = gpuipc_fence_signal_stream(say, agent.stream, value, &error);
                 if (r == 0 && each && kernels_stream_settle(agent.stream) != 0)
                         r = -1;
-                times[i] = now_usec() - since;
+                times[i] = agent_now_usec() - since;
         }
         if (r == 0 && kernels_stream_settle(agent.stream) != 0)
                 r = -1;
         if (r != 0)
-                refused(&error);
+                agent_refused(&error);
         else if (!each)
-                printf("ok %" PRId64 "\n", now_usec() - started);
+                printf("ok %" PRId64 "\n", agent_now_usec() - started);
         else {
                 qsort(times, (size_t)n, sizeof(*times), by_size);
                 printf("ok %" PRId64 " %" PRId64 "\n", times[n / 2], times[n * 99 / 100]);
@@ -620,11 +629,7 @@ static void do_ping(char **words) {
 
 /* ---- the loop --------------------------------------------------------------------------------------------- */
 
-static const struct {
-        const char *name;
-        int n_words; /* at least, its own included */
-        void (*run)(char **words);
-} commands[] = {
+static const struct agent_command commands[] = {
         { "connect", 2, do_connect }, { "device", 2, do_device },   { "allocate", 4, do_allocate }, { "open", 4, do_open },
         { "map", 2, do_map },         { "release", 2, do_release }, { "fill", 3, do_fill },         { "differ", 3, do_differ },
         { "nonzero", 2, do_nonzero }, { "poke", 2, do_poke },       { "rate", 2, do_rate },         { "event", 2, do_event },
@@ -632,18 +637,25 @@ static const struct {
         { "unfence", 1, do_unfence }, { "stream", 1, do_stream },   { "signal", 3, do_signal },     { "query", 2, do_query },
         { "await", 4, do_await },     { "queue", 4, do_queue },     { "busy", 1, do_busy },         { "settle", 1, do_settle },
         { "produce", 6, do_items },   { "consume", 6, do_items },   { "ping", 2, do_ping },         { "pong", 2, do_ping },
+        { NULL, 0, NULL },
 };
 
+/* Whether the command is one of these. */
+static bool run_one_of(const struct agent_command *command, char **words, int n_words) {
+        while (command->name && strcmp(command->name, words[0]) != 0)
+                command++;
+        if (!command->name)
+                return false;
+        if (n_words < command->n_words)
+                agent_wrong("too few words");
+        else
+                command->run(words);
+        return true;
+}
+
 static void run(char **words, int n_words) {
-        for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-                if (strcmp(commands[i].name, words[0]) == 0) {
-                        if (n_words < commands[i].n_words)
-                                wrong("too few words");
-                        else
-                                commands[i].run(words);
-                        return;
-                }
-        wrong("no such command");
+        if (!run_one_of(commands, words, n_words) && !run_one_of(agent_channel_commands, words, n_words))
+                agent_wrong("no such command");
 }
 
 int main(void) {

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 
+import steps_channel
 import steps_costs
 import steps_fences
 import steps_lifetime
@@ -22,8 +23,8 @@ from rig import Rig
 
 WHOLE_S = 500  # nothing is begun later
 ONE = steps_suite.STEPS + steps_memory.STEPS + steps_sandbox.STEPS + steps_lifetime.STEPS + steps_costs.STEPS + \
-    steps_fences.STEPS
-TWO = steps_two.STEPS + steps_fences.TWO_STEPS
+    steps_fences.STEPS + steps_channel.STEPS
+TWO = steps_two.STEPS + steps_fences.TWO_STEPS + steps_channel.TWO_STEPS
 
 
 class StepTimeout(BaseException):

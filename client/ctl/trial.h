@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One measurement of bench: processes that send each other items over lines of a kind. */
+#ifndef CTL_TRIAL_H
+#define CTL_TRIAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "line.h"
+
+struct trial {
+        const struct line_kind *kind;
+        const char *socket_path;
+        size_t item_bytes;
+        int n_receivers;
+        int64_t usec; /* how long to measure */
+};
+
+struct trial_result {
+        double p50_usec, p99_usec; /* of an item's way, half of there and back */
+        double items;              /* a second */
+        char why[512];             /* why it failed */
+};
+
+/* There and back, one item at a time. 0, or -1 with result->why. */
+int trial_handoff(const struct trial *trial, struct trial_result *result);
+
+/* One after another, to all receivers. */
+int trial_flow(const struct trial *trial, struct trial_result *result);
+
+#endif

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels between two processes: how long a handoff takes, what flows, who is told of a death; beside what one uses without."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from rig import DOCKER_LIKE, KIB, AgentError, size_text
+from step import Step
+
+PLACES = (("one namespace", ()), ("separate namespaces", DOCKER_LIKE))
+SIZES = ((256, 15), (64 * 3 * 224 * 224 * 4, 20))  # bytes, and the µs that a handoff may take
+ALTERNATIVES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_alternatives.py")
+TOLD_MS = 100
+
+
+def on_gpu(daemon):
+    return daemon.status()["devices"][0]["uuid"]
+
+
+def actor(rig, daemon, device=0, sandbox=()):
+    agent = rig.agent(daemon.socket, sandbox=sandbox)
+    agent.ask("device", device)
+    agent.ask("stream")
+    return agent
+
+
+def pair(rig, daemon, name, slots, size, sandbox=(), device=0, kind="queue", there=True):
+    """A producer outside and a consumer in the sandbox, of a new channel on the first GPU."""
+    producer, consumer = actor(rig, daemon), actor(rig, daemon, device, sandbox)
+    producer.ask("channel", "c", name, kind, slots, size, "producer", on_gpu(daemon))
+    if there:
+        consumer.ask("attach", "c", name, "consumer")
+    return producer, consumer
+
+
+def end(*agents, keys=("c",)):
+    for agent in agents:
+        for key in keys:
+            agent.ask("leave", key)
+        agent.end()
+
+
+# ---- handoff --------------------------------------------------------------------------------------------------
+
+
+def handoffs(rig, daemon, name, size, mode, sandbox=(), device=0):
+    """Half of an item's way there and one back: (p50, p99) in µs, words that were not the item's."""
+    n = 200 if rig.dry else 5000 if size < KIB else 2000
+    one, other = actor(rig, daemon), actor(rig, daemon, device, sandbox)
+    one.ask("channel", "there", f"{name}-there", "queue", 4, size, "producer", on_gpu(daemon))
+    other.ask("attach", "there", f"{name}-there", "consumer")
+    one.ask("channel", "back", f"{name}-back", "queue", 4, size, "consumer", on_gpu(daemon))
+    other.ask("attach", "back", f"{name}-back", "producer")
+    other.tell("handback", "there", "back", n, mode)
+    p50, p99, bad = one.ask("handoff", "there", "back", n, mode, timeout=60)
+    bad = int(bad) + int(other.answer(60)[2])
+    end(one, other, keys=("there", "back"))
+    return float(p50), float(p99), bad
+
+
+def handoff(rig):
+    daemon = rig.daemon(memory="auto")
+    for place, (where, sandbox) in enumerate(PLACES):
+        for size, target in SIZES:
+            p50, p99, _ = handoffs(rig, daemon, f"plain-{place}-{size}", size, "plain", sandbox)
+            yield (f"handoff of {size_text(size)}, {where}, ordered by streams", f"p50 {p50:.1f} µs, p99 {p99:.1f} µs",
+                   "" if rig.dry else f"p50 ≤ {target} µs", None if rig.dry else p50 <= target)
+            for mode, words in (("settled", "both sides wait for their stream"), ("worked", "a kernel writes and one reads all of it")):
+                p50, p99, bad = handoffs(rig, daemon, f"{mode}-{place}-{size}", size, mode, sandbox)
+                yield (f"… {size_text(size)}, {where}, {words}", f"p50 {p50:.1f} µs, p99 {p99:.1f} µs; {bad} wrong words", "0 wrong words",
+                       bad == 0)
+    rig.stop(daemon)
+
+
+def alternatives(rig):
+    """The same sizes by torch.multiprocessing and through pinned host memory."""
+    command = [sys.executable, "-B", ALTERNATIVES, "100", *(str(size) for size, _ in SIZES)]
+    if rig.dry or subprocess.run([sys.executable, "-c", "import torch"], check=False, stderr=subprocess.DEVNULL).returncode != 0:
+        yield "torch.multiprocessing, pinned host memory", "not run: " + ("a dry run" if rig.dry else "no torch here"), "", None
+        return
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=rig.log, text=True, timeout=100, check=False)
+    for line in done.stdout.splitlines():
+        row = json.loads(line)
+        yield f"{row['way']}, {size_text(row['size'])}", f"p50 {row['p50']:.1f} µs, p99 {row['p99']:.1f} µs", "", None
+    if done.returncode != 0:
+        yield "torch_alternatives.py", f"ended with {done.returncode}", "", None
+
+
+# ---- flow -----------------------------------------------------------------------------------------------------
+
+
+def flows(rig, daemon, name, n, size, mode, slots=8, **place):
+    producer, consumer = pair(rig, daemon, name, slots, size, **place)
+    consumer.tell("flow", "c", n, mode)
+    producer.tell("flow", "c", n, mode)
+    usec, bad = map(int, consumer.answer(100))
+    producer.answer(100)
+    end(producer, consumer)
+    return n / (usec / 1e6), bad
+
+
+def flow(rig):
+    """Nothing but the order; then each item written by a kernel and compared by one, which is the race that the fences are for."""
+    daemon = rig.daemon(memory="auto")
+    n, size = (1000, 4 * KIB) if rig.dry else (100_000, 256 * KIB)
+    for kind in ("queue", "broadcast"):
+        rate, _ = flows(rig, daemon, f"bare-{kind}", n, 256, "plain", slots=64, kind=kind)
+        yield f"{n} items of 256 B, {kind}, nothing but the order", f"{rate:.0f} items/s", "", None
+    for place, (where, sandbox) in enumerate(PLACES):
+        rate, bad = flows(rig, daemon, f"race-{place}", n, size, "worked", slots=4, sandbox=sandbox)
+        yield (f"{n} items of {size_text(size)} written and compared by kernels, {where}", f"{bad} words are another item's; "
+               f"{rate:.0f} items/s", "0", bad == 0)
+    _, bad = flows(rig, daemon, "loose", n, size, "loose", slots=4)
+    yield (f"{n} items, the comparing stream does not wait for them", f"{bad} words are another item's", "more than 0: else the test shows "
+           "nothing", bad > 0)
+    n, size = (50, 64 * KIB) if rig.dry else (2000, SIZES[1][0])
+    rate, bad = flows(rig, daemon, "large", n, size, "worked", slots=4)
+    yield f"{n} items of {size_text(size)} likewise", f"{bad} words are another item's; {rate:.0f} items/s", "0", bad == 0
+    rig.stop(daemon)
+
+
+# ---- deaths ---------------------------------------------------------------------------------------------------
+
+
+def gate(agent, name):
+    """A fence that nobody signals, and the agent's stream behind it."""
+    agent.ask("allocate", "g", 4096, "cuda-fd", "-", name)
+    agent.ask("map", "g")
+    agent.ask("fence", "gate", "g", 0)
+    agent.ask("queue", "wait", "gate", 1)
+
+
+def death(rig):
+    """A producer is killed that has published what its stream has not written."""
+    daemon = rig.daemon(memory="auto")
+    for down in (False, True):
+        producer, consumer = pair(rig, daemon, f"death-{down}", 4, 64 * KIB)
+        gate(producer, f"gate-{down}")
+        producer.ask("put", "c", 64 * KIB)
+        producer.ask("put", "c", 64 * KIB)
+        consumer.ask("get", "c")
+        busy = int(consumer.ask("busy")[0])
+        if down:
+            time.sleep(0.2)  # by then the consumer has been told who the producer is
+            daemon.kill()
+        consumer.tell("settle")
+        started = time.monotonic()
+        producer.kill()
+        producer.process.wait(timeout=20)
+        ended = time.monotonic()
+        consumer.answer(20)
+        told = time.monotonic()
+        broken = int(consumer.ask("broken", "c")[0])
+        consumer.ask("let", "c")
+        second = consumer.ask("get", "c")
+        where = "the daemon down" if down else "the daemon there"
+        yield (f"a producer killed with an unfinished fence, {where}: until the consumer's stream is free",
+               f"busy {busy}; {(told - started) * 1e3:.0f} ms after SIGKILL, {(told - ended) * 1e3:.1f} ms after its end",
+               f"busy 1, ≤ {TOLD_MS} ms after SIGKILL", busy == 1 and (told - started) * 1e3 <= TOLD_MS)
+        yield "… its items", f"taken before: broken {broken}; not taken: broken {second[0]}", "1, 1", (broken, second[0]) == (1, "1")
+        consumer.kill()
+        consumer.process.wait(timeout=20)
+    rig.clean()
+
+
+def read_death(rig):
+    """A consumer is killed whose stream has not read what it released."""
+    daemon = rig.daemon(memory="auto")
+    producer, consumer = pair(rig, daemon, "reader", 1, 64 * KIB)
+    producer.ask("put", "c", 64 * KIB)
+    consumer.ask("get", "c")
+    gate(consumer, "gate-reader")
+    consumer.ask("let", "c")
+    producer.ask("put", "c", 64 * KIB)
+    busy = int(producer.ask("busy")[0])
+    producer.tell("settle")
+    started = time.monotonic()
+    consumer.kill()
+    producer.answer(20)
+    spent = (time.monotonic() - started) * 1e3
+    consumer.process.wait(timeout=20)
+    yield ("a consumer killed with an unfinished fence: until the producer's stream is free", f"busy {busy}; {spent:.0f} ms after SIGKILL",
+           f"busy 1, ≤ {TOLD_MS} ms", busy == 1 and spent <= TOLD_MS)
+    end(producer)
+    rig.stop(daemon)
+
+
+# ---- two GPUs -------------------------------------------------------------------------------------------------
+
+
+def two_gpus(rig):
+    """The consumer computes on the other GPU."""
+    daemon = rig.daemon(memory="auto")
+    n, size = (1000, 4 * KIB) if rig.dry else (100_000, 256 * KIB)
+    rate, bad = flows(rig, daemon, "peer", n, size, "worked", slots=4, device=1)
+    yield (f"{n} items of {size_text(size)} written here and compared on the other GPU", f"{bad} words are another item's; {rate:.0f} items/s",
+           "0", bad == 0)
+    for size, _ in SIZES:
+        p50, p99, _ = handoffs(rig, daemon, f"peer-{size}", size, "plain", device=1)
+        yield f"handoff of {size_text(size)} to a stream of the other GPU", f"p50 {p50:.1f} µs, p99 {p99:.1f} µs", "", None
+    rig.stop(daemon)
+
+
+def guarded(*parts):
+    """A part that fails does not keep the others from being tried."""
+    def run(rig):
+        for part in parts:
+            try:
+                yield from part(rig)
+            except (AssertionError, AgentError, EOFError, OSError, TimeoutError, subprocess.TimeoutExpired) as error:
+                yield part.__name__, f"{type(error).__name__}: {str(error)[:300]}", "", False
+                rig.clean()
+    return run
+
+
+STEPS = [Step("channel", 150, guarded(handoff, flow, death, read_death)), Step("channel-torch", 110, guarded(alternatives))]
+TWO_STEPS = [Step("peer-channel", 100, guarded(two_gpus))]

@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Channels on a GPU: streams in order within a member and between members, deaths with fences that are not reached, and GPUs whose streams
+ * cannot wait. A gate is a word that a stream waits for, beyond the members' own. */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "channel_house.h"
+#include "client/channel.h"
+#include "cuda_gpus.h"
+#include "tests/support/wait.h"
+
+#define GATES (8 * 128) /* where they begin, in bytes */
+
+static struct house house;
+static struct owner data_owner, fences_owner;
+static gpuipc_channel *producer, *consumer;
+static gpuipc_error error;
+static gpuipc_item item, second;
+
+/* ---- the place -------------------------------------------------------------------------------------------- */
+
+static void use_gpu(int device) {
+        CUcontext context;
+
+        ck_assert_int_eq(DRIVER(cuInit)(0), 0);
+        ck_assert_int_eq(DRIVER(cuDevicePrimaryCtxRetain)(&context, device), 0);
+        ck_assert_int_eq(DRIVER(cuCtxSetCurrent)(context), 0);
+}
+
+static CUstream stream_new(void) {
+        CUstream stream;
+
+        ck_assert_int_eq(DRIVER(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), 0);
+        return stream;
+}
+
+static struct house_plan plan_of(enum ring_mode mode, enum ring_policy policy, uint32_t n_slots) {
+        return (struct house_plan){ .mode = mode, .policy = policy, .n_slots = n_slots, .device = GPUS_UUID("0"), .kind = "cuda-fd" };
+}
+
+/* The machine, and memory for a channel, all zero; before that, processes that are to be members. */
+static void place(const struct house_plan *plan, const char *script) {
+        struct house_plan own = *plan;
+        char zeros[8192] = { 0 };
+
+        if (script)
+                gpus_script(script);
+        data_owner = owner_start("cuda-fd", 0, 2 * MIB);
+        fences_owner = owner_start("cuda-fd", 0, 2 * MIB);
+        ck_assert_int_eq(pwrite(fences_owner.fd, zeros, sizeof(zeros), 0), sizeof(zeros));
+        own.data_fd = data_owner.fd;
+        own.fences_fd = fences_owner.fd;
+        house_open(&house, &own);
+}
+
+static void begin(enum ring_mode mode, enum ring_policy policy, uint32_t n_slots) {
+        struct house_plan plan = plan_of(mode, policy, n_slots);
+
+        gpus_start(NULL);
+        place(&plan, NULL);
+        use_gpu(0);
+        producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
+        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+}
+
+static void leave(gpuipc_channel *channel) {
+        ck_assert_msg(gpuipc_channel_free(channel, &error) == GPUIPC_OK, "%s", error.message);
+}
+
+static void close_all(void) {
+        house_close(&house);
+        owner_stop(&data_owner);
+        owner_stop(&fences_owner);
+        gpus_stop();
+}
+
+static void end(void) {
+        leave(producer);
+        leave(consumer);
+        close_all();
+}
+
+/* ---- streams ---------------------------------------------------------------------------------------------- */
+
+static CUdeviceptr gate_of(gpuipc_channel *channel, int gate) {
+        return (CUdeviceptr)(uintptr_t)channel->fences[0]->word + (CUdeviceptr)(GATES + 8 * gate);
+}
+
+static void stop_at(gpuipc_channel *channel, CUstream stream, int gate) {
+        ck_assert_int_eq(DRIVER(cuStreamWaitValue64)(stream, gate_of(channel, gate), 1, CU_STREAM_WAIT_VALUE_GEQ), 0);
+}
+
+static void open_gate(gpuipc_channel *channel, int gate) {
+        gpuipc_fence *fence;
+
+        ck_assert_int_eq(fence_open(channel->fences[0]->mapping, GATES + 8 * gate, &fence, &error), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_fence_signal(fence, 1, &error), GPUIPC_OK);
+        gpuipc_fence_free(fence);
+}
+
+static bool is_busy(CUstream stream) {
+        int result = DRIVER(cuStreamQuery)(stream);
+
+        ck_assert_msg(result == 0 || result == CUDA_ERROR_NOT_READY, "%d", result);
+        return result != 0;
+}
+
+static void settle(CUstream stream) {
+        ck_assert_int_eq(DRIVER(cuStreamSynchronize)(stream), 0);
+}
+
+static void good(int status) {
+        ck_assert_msg(status == GPUIPC_OK, "%s: %s", gpuipc_status_name((gpuipc_status)status), error.message);
+}
+
+/* Every byte of the slot, by the stream. */
+static void publish(gpuipc_channel *channel, CUstream stream, unsigned char byte) {
+        good(gpuipc_channel_begin(channel, stream, 0, &item, &error));
+        ck_assert_int_eq(DRIVER(cuMemsetD8Async)((CUdeviceptr)(uintptr_t)item.pointer, byte, 256, stream), 0);
+        good(gpuipc_channel_publish(channel, &item, 256, &byte, 1, stream, &error));
+}
+
+static void take(gpuipc_channel *channel, CUstream stream, gpuipc_item *ret_item) {
+        good(gpuipc_channel_take(channel, stream, 0, ret_item, &error));
+}
+
+/* ---- in order --------------------------------------------------------------------------------------------- */
+
+START_TEST(a_consumers_stream_waits_for_the_producers) {
+        begin(RING_QUEUE, RING_BLOCK, 4);
+        CUstream writing = stream_new(), reading = stream_new();
+        ck_assert_int_eq(gpuipc_channel_is_synchronous(producer), 0);
+        ck_assert_int_eq(gpuipc_channel_cuda_device(producer), 0);
+        stop_at(producer, writing, 0);
+        publish(producer, writing, 0xab);
+        take(consumer, reading, &item);
+        ck_assert_int_eq(item.meta[0], 0xab);
+        ck_assert(is_busy(reading));
+        open_gate(producer, 0);
+        settle(reading);
+        ck_assert_int_eq(((unsigned char *)item.pointer)[255], 0xab);
+        ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 0);
+        good(gpuipc_channel_release(consumer, &item, reading, &error));
+        end();
+} END_TEST
+
+/* Who writes next waits for who reads, of every mode. */
+START_TEST(a_producers_stream_waits_for_the_readers) {
+        begin(_i ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 1);
+        CUstream writing = stream_new(), reading = stream_new();
+        publish(producer, writing, 1);
+        take(consumer, reading, &item);
+        stop_at(consumer, reading, 0);
+        good(gpuipc_channel_release(consumer, &item, reading, &error));
+        good(gpuipc_channel_begin(producer, writing, 0, &item, &error));
+        ck_assert(is_busy(writing));
+        open_gate(consumer, 0);
+        settle(writing);
+        good(gpuipc_channel_cancel(producer, &item, &error));
+        end();
+} END_TEST
+
+/* A value says that all before it are done, whichever streams they were in; by default streams too. */
+START_TEST(streams_of_one_member_are_one_after_the_other) {
+        begin(RING_QUEUE, RING_BLOCK, 4);
+        CUstream one = stream_new(), other = _i ? CU_STREAM_PER_THREAD : stream_new(), first = stream_new(), last = stream_new();
+        stop_at(producer, one, 0);
+        publish(producer, one, 1);
+        publish(producer, other, 2);
+        take(consumer, first, &item);
+        take(consumer, last, &second);
+        for (int i = 0; i < 20; i++) {
+                ck_assert(is_busy(first));
+                ck_assert(is_busy(last));
+        }
+        open_gate(producer, 0);
+        settle(first);
+        settle(last);
+        good(gpuipc_channel_release(consumer, &second, last, &error));
+        good(gpuipc_channel_release(consumer, &item, first, &error));
+        settle(last);
+        settle(first);
+        ck_assert_int_eq(((unsigned char *)second.pointer)[0], 2);
+        end();
+} END_TEST
+
+/* An item that nobody read may still be being written when its slot is given again. */
+START_TEST(a_dropped_items_writer_is_waited_for) {
+        gpuipc_channel *other;
+
+        begin(_i ? RING_BROADCAST : RING_QUEUE, RING_DROP_OLDEST, 1);
+        other = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
+        CUstream writing = stream_new(), overtaking = stream_new();
+        stop_at(producer, writing, 0);
+        publish(producer, writing, 1);
+        publish(other, overtaking, 2);
+        ck_assert(is_busy(overtaking));
+        open_gate(producer, 0);
+        settle(overtaking);
+        take(consumer, overtaking, &item);
+        ck_assert_int_eq(item.meta[0], 2);
+        settle(overtaking);
+        ck_assert_int_eq(((unsigned char *)item.pointer)[100], 2);
+        good(gpuipc_channel_release(consumer, &item, overtaking, &error));
+        leave(other);
+        end();
+} END_TEST
+
+START_TEST(many_items_around_the_ring) {
+        unsigned char *kept;
+
+        begin(_i ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 3);
+        CUstream writing = stream_new(), reading = stream_new();
+        ck_assert_int_eq(DRIVER(cuMemHostAlloc)((void **)&kept, 500, 0), 0);
+        for (int i = 0; i < 500; i++) {
+                publish(producer, writing, (unsigned char)(i * 3));
+                take(consumer, reading, &item);
+                ck_assert_int_eq(DRIVER(cuMemcpyDtoHAsync)(&kept[i], (CUdeviceptr)(uintptr_t)item.pointer + 255, 1, reading), 0);
+                good(gpuipc_channel_release(consumer, &item, reading, &error));
+        }
+        settle(reading);
+        for (int i = 0; i < 500; i++)
+                ck_assert_int_eq(kept[i], (unsigned char)(i * 3));
+        ck_assert_int_eq(DRIVER(cuMemFreeHost)(kept), 0);
+        end();
+} END_TEST
+
+START_TEST(one_leaves_when_its_streams_are_done) {
+        begin(RING_QUEUE, RING_BLOCK, 4);
+        CUstream writing = stream_new();
+        stop_at(producer, writing, 0);
+        publish(producer, writing, 1);
+        house.client->timeout_ms = 40;
+        ck_assert_int_eq(gpuipc_channel_free(producer, &error), GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_ptr_nonnull(strstr(error.message, "a stream has not come"));
+        house.client->timeout_ms = WAIT_MS;
+        ck_assert_int_eq(gpuipc_channel_check(producer, &error), GPUIPC_OK);
+        open_gate(producer, 0);
+        end();
+} END_TEST
+
+START_TEST(a_stream_of_another_gpu_is_refused) {
+        begin(RING_QUEUE, RING_BLOCK, 2);
+        CUstream here = stream_new();
+        use_gpu(1);
+        CUstream there = stream_new();
+        publish(producer, here, 1);
+        publish(producer, here, 2);
+        take(consumer, here, &item);
+        good(gpuipc_channel_release(consumer, &item, here, &error));
+        ck_assert_int_eq(gpuipc_channel_begin(producer, there, 0, &item, &error), GPUIPC_ERROR_INVALID_PARAMETER);
+        ck_assert_str_eq(error.subject, "stream");
+        ck_assert_int_eq(gpuipc_channel_take(consumer, there, 0, &item, &error), GPUIPC_ERROR_INVALID_PARAMETER);
+        publish(producer, here, 3); /* what was begun was cancelled, and what was taken was let go */
+        ck_assert_int_eq(gpuipc_channel_publish(producer, &item, 1, NULL, 0, there, &error), GPUIPC_ERROR_INVALID_PARAMETER);
+        take(consumer, here, &item);
+        ck_assert_int_eq(gpuipc_channel_release(consumer, &item, there, &error), GPUIPC_ERROR_INVALID_PARAMETER);
+        good(gpuipc_channel_release(consumer, &item, here, &error)); /* still in hand */
+        ck_assert_int_eq(item.meta[0], 3);
+        end();
+} END_TEST
+
+static const char *const lies[] = { "fences fd", "fences size" };
+
+START_TEST(grants_of_fences_are_checked) {
+        struct house_plan plan = plan_of(RING_QUEUE, RING_BLOCK, 4);
+
+        gpus_start(NULL);
+        place(&plan, NULL);
+        use_gpu(0);
+        house.wrong = lies[_i];
+        ck_assert_int_eq(house_try_join(&house, GPUIPC_CHANNEL_CONSUMER, &consumer, &error), GPUIPC_ERROR_PROTOCOL);
+        wait_for(fake_count(house.fake, ".Release\"", "l0", NULL) == 1);
+        close_all();
+} END_TEST
+
+/* ---- deaths ----------------------------------------------------------------------------------------------- */
+
+static int peer_stream(gpuipc_channel *channel, CUstream *ret_stream) {
+        CUcontext context;
+
+        return DRIVER(cuDevicePrimaryCtxRetain)(&context, 0) || DRIVER(cuCtxSetCurrent)(context) ||
+               DRIVER(cuStreamCreate)(ret_stream, CU_STREAM_NON_BLOCKING) ||
+               DRIVER(cuStreamWaitValue64)(*ret_stream, gate_of(channel, 5), 1, CU_STREAM_WAIT_VALUE_GEQ);
+}
+
+/* Publishes two items that its stream will never have written, begins a third, and waits for its end. */
+static int never_writes(gpuipc_channel *channel, int talk_fd) {
+        gpuipc_item own;
+        CUstream stream;
+
+        if (peer_stream(channel, &stream) != 0)
+                return 1;
+        for (int i = 0; i < 3; i++)
+                if (gpuipc_channel_begin(channel, stream, WAIT_MS, &own, NULL) ||
+                    (i < 2 && gpuipc_channel_publish(channel, &own, 16, NULL, 0, stream, NULL)))
+                        return 2;
+        (void)talk_say(talk_fd, 'w');
+        return talk_hear(talk_fd, 'n');
+}
+
+/* Takes two items, and its stream will never have read the one that it lets go. */
+static int never_reads(gpuipc_channel *channel, int talk_fd) {
+        gpuipc_item own[2];
+        CUstream stream;
+
+        if (peer_stream(channel, &stream) != 0)
+                return 1;
+        for (int i = 0; i < 2; i++)
+                if (gpuipc_channel_take(channel, stream, WAIT_MS, &own[i], NULL))
+                        return 2;
+        if (gpuipc_channel_release(channel, &own[0], stream, NULL))
+                return 3;
+        (void)talk_say(talk_fd, 'w');
+        return talk_hear(talk_fd, 'n');
+}
+
+static void begin_with(struct house_peer *peer, gpuipc_channel_role role, uint32_t n_slots) {
+        struct house_plan plan = plan_of(RING_QUEUE, RING_BLOCK, n_slots);
+
+        gpus_start(NULL);
+        *peer = house_fork(role, role == GPUIPC_CHANNEL_PRODUCER ? never_writes : never_reads);
+        place(&plan, NULL);
+}
+
+/* Killed once those who are to notice know of it; from then on there is no daemon. */
+static int64_t kill_without_daemon(struct house_peer *peer, bool down) {
+        if (down) {
+                fake_down(house.fake, ECONNREFUSED);
+                fake_hang_up_all(house.fake);
+        }
+        house_peer_kill(peer);
+        return now_ms();
+}
+
+START_TEST(a_producer_dies_with_an_unfinished_fence) {
+        struct house_peer peer;
+        int64_t died;
+
+        begin_with(&peer, GPUIPC_CHANNEL_PRODUCER, 4);
+        house_let_in(&house, &peer);
+        child_hear(&peer.child, 'w');
+        use_gpu(0);
+        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+        CUstream reading = stream_new();
+        take(consumer, reading, &item);
+        ck_assert(is_busy(reading));
+        died = kill_without_daemon(&peer, _i);
+        settle(reading);
+        ck_assert_int_le(now_ms() - died, deadline_in(100) - now_ms());
+        ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 1);
+        good(gpuipc_channel_release(consumer, &item, reading, &error));
+        for (int i = 0; i < 2; i++) { /* one published, one begun */
+                good(gpuipc_channel_take(consumer, reading, WAIT_MS, &item, &error));
+                ck_assert_int_eq(item.broken, 1);
+                ck_assert_ptr_null(item.pointer);
+                ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 1);
+                good(gpuipc_channel_release(consumer, &item, reading, &error));
+        }
+        ck_assert_int_eq(gpuipc_channel_take(consumer, reading, 0, &item, &error), GPUIPC_ERROR_TIMED_OUT);
+        if (_i) {
+                ck_assert_int_ne(gpuipc_channel_free(consumer, &error), GPUIPC_OK);
+                close_all();
+                return;
+        }
+        /* The number is given again, and its fence goes on above what was ever waited for. */
+        wait_for(ring_page_is_reaped(house.page, 0, 1));
+        producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
+        ck_assert_int_eq(gpuipc_channel_number(producer), 0);
+        ck_assert_uint_ge(producer->value, CHANNEL_FENCE_ROOM);
+        CUstream writing = stream_new();
+        stop_at(producer, writing, 0);
+        publish(producer, writing, 9);
+        take(consumer, reading, &item);
+        ck_assert(is_busy(reading));
+        open_gate(producer, 0);
+        settle(reading);
+        ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 0);
+        ck_assert_int_eq(((unsigned char *)item.pointer)[1], 9);
+        good(gpuipc_channel_release(consumer, &item, reading, &error));
+        end();
+} END_TEST
+
+START_TEST(a_consumer_dies_with_an_unfinished_fence) {
+        struct house_peer peer;
+        int64_t died;
+
+        begin_with(&peer, GPUIPC_CHANNEL_CONSUMER, 2);
+        use_gpu(0);
+        producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
+        CUstream writing = stream_new();
+        publish(producer, writing, 1);
+        publish(producer, writing, 2);
+        house_let_in(&house, &peer);
+        child_hear(&peer.child, 'w');
+        good(gpuipc_channel_begin(producer, writing, 0, &item, &error)); /* of the slot that it let go */
+        ck_assert(is_busy(writing));
+        ck_assert_int_eq(gpuipc_channel_begin(producer, writing, 0, &second, &error), GPUIPC_ERROR_TIMED_OUT);
+        wait_for(producer->watch.peers[1].pidfd >= 0);
+        died = kill_without_daemon(&peer, _i);
+        settle(writing);
+        ck_assert_int_le(now_ms() - died, deadline_in(100) - now_ms());
+        good(gpuipc_channel_begin(producer, writing, WAIT_MS, &second, &error)); /* of the slot that it had in hand */
+        settle(writing);
+        good(gpuipc_channel_cancel(producer, &item, &error));
+        good(gpuipc_channel_cancel(producer, &second, &error));
+        (void)gpuipc_channel_free(producer, &error);
+        close_all();
+} END_TEST
+
+/* ---- GPUs without the operations -------------------------------------------------------------------------- */
+
+START_TEST(where_streams_cannot_wait_the_processor_does) {
+        struct house_plan plan = plan_of(RING_QUEUE, RING_BLOCK, 2);
+
+        gpus_start("device memops=no\ndevice");
+        place(&plan, NULL);
+        use_gpu(0);
+        producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
+        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+        ck_assert_int_eq(gpuipc_channel_is_synchronous(producer), 1);
+        CUstream writing = stream_new(), reading = stream_new();
+        for (int i = 0; i < 20; i++) {
+                publish(producer, writing, (unsigned char)i);
+                ck_assert(!is_busy(writing));
+                take(consumer, reading, &item);
+                ck_assert_int_eq(((unsigned char *)item.pointer)[3], i);
+                good(gpuipc_channel_release(consumer, &item, reading, &error));
+        }
+        ck_assert_uint_eq(gpus_calls("cuStreamWriteValue64_v2", -1) + gpus_calls("cuStreamWaitValue64_v2", -1), 0);
+        end();
+} END_TEST
+
+/* The producer's streams can; the consumer computes on another GPU, whose cannot. */
+START_TEST(what_comes_late_is_not_lost) {
+        struct house_plan plan = plan_of(_i ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 4);
+        uint64_t ticket;
+        int fd;
+
+        gpus_start("device\ndevice memops=no");
+        place(&plan, NULL);
+        use_gpu(0);
+        producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
+        CUstream writing = stream_new();
+        use_gpu(1);
+        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+        CUstream reading = stream_new();
+        fd = gpuipc_channel_fd(consumer);
+        ck_assert_int_eq(gpuipc_channel_is_synchronous(producer), 0);
+        ck_assert_int_eq(gpuipc_channel_is_synchronous(consumer), 1);
+        ck_assert_int_eq(gpuipc_channel_is_peer(consumer), 1);
+        stop_at(producer, writing, 0);
+        good(gpuipc_channel_begin(producer, writing, 0, &item, &error));
+        ticket = item.ticket;
+        good(gpuipc_channel_publish(producer, &item, 7, "x", 1, writing, &error));
+        for (int i = 0; i < 3; i++) {
+                ck_assert_int_eq(gpuipc_channel_take(consumer, reading, 30 * (i == 0), &item, &error), GPUIPC_ERROR_TIMED_OUT);
+                ck_assert(wait_readable(fd, WAIT_MS));
+        }
+        open_gate(producer, 0);
+        good(gpuipc_channel_take(consumer, reading, WAIT_MS, &item, &error));
+        ck_assert_uint_eq(item.ticket, ticket);
+        ck_assert_int_eq(item.size, 7);
+        ck_assert_int_eq(item.meta[0], 'x');
+        good(gpuipc_channel_release(consumer, &item, reading, &error));
+        end();
+} END_TEST
+
+int main(void) {
+        Suite *suite = suite_create("client_cuda_channel");
+        TCase *tests = tcase_create("channel");
+        SRunner *runner = srunner_create(suite);
+        int failed;
+
+        tcase_set_timeout(tests, 60);
+        tcase_add_test(tests, a_consumers_stream_waits_for_the_producers);
+        tcase_add_loop_test(tests, a_producers_stream_waits_for_the_readers, 0, 2);
+        tcase_add_loop_test(tests, streams_of_one_member_are_one_after_the_other, 0, 2);
+        tcase_add_loop_test(tests, a_dropped_items_writer_is_waited_for, 0, 2);
+        tcase_add_loop_test(tests, many_items_around_the_ring, 0, 2);
+        tcase_add_test(tests, one_leaves_when_its_streams_are_done);
+        tcase_add_test(tests, a_stream_of_another_gpu_is_refused);
+        tcase_add_loop_test(tests, grants_of_fences_are_checked, 0, 2);
+        tcase_add_loop_test(tests, a_producer_dies_with_an_unfinished_fence, 0, 2);
+        tcase_add_loop_test(tests, a_consumer_dies_with_an_unfinished_fence, 0, 2);
+        tcase_add_test(tests, where_streams_cannot_wait_the_processor_does);
+        tcase_add_loop_test(tests, what_comes_late_is_not_lost, 0, 2);
+        suite_add_tcase(suite, tests);
+        srunner_run_all(runner, CK_ENV);
+        failed = srunner_ntests_failed(runner);
+        srunner_free(runner);
+        return failed != 0;
+}
