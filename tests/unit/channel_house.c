@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "tests/support/fds.h"
 #include "tests/support/wait.h"
 
 #define FENCES_BYTES (2 << 20)
@@ -258,6 +259,23 @@ void house_let_in(struct house *house, struct house_peer *peer) {
         (void)snprintf(peer->order->path, sizeof(peer->order->path), "%s", house->fake->path);
         child_say(&peer->child, 'p');
         child_hear(&peer->child, 'r');
+}
+
+static int count_pidfds(void) {
+        struct fds fds = fds_of(0);
+        int n = 0;
+
+        for (const char *at = fds.text; (at = strstr(at, "[pidfd]")); at++)
+                n++;
+        fds_deinit(&fds);
+        return n;
+}
+
+void house_let_in_known(struct house *house, struct house_peer *peer, int n_members) {
+        int before = count_pidfds();
+
+        house_let_in(house, peer);
+        wait_for(count_pidfds() >= before + 1 + n_members); /* the house has it too */
 }
 
 void house_peer_done(struct house_peer *peer) {
