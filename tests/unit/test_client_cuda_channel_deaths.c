@@ -166,9 +166,10 @@ static void go_on(gpuipc_channel *producer, gpuipc_channel *consumer, CUstream s
 static void wait_for_end(unsigned victim) {
         wait_for(ring_page_is_reaped(house.page, victim, 1));
         for (uint32_t i = 0; i < N_SLOTS; i++) {
-                const struct ring_slot *slot = (const struct ring_slot *)((const char *)(house.page + 1) + i * ring_stride(&house.geometry));
-                uint64_t word = slot->word;
-                ck_assert(ring_word_member(word) != victim || (ring_word_state(word) != RING_CLAIMED && ring_word_state(word) != RING_TAKEN));
+                const char *slots = (const char *)(house.page + 1);
+                uint64_t word = ((const struct ring_slot *)(slots + i * ring_stride(&house.geometry)))->word;
+                enum ring_state state = ring_word_state(word);
+                ck_assert(ring_word_member(word) != victim || (state != RING_CLAIMED && state != RING_TAKEN));
         }
 }
 
