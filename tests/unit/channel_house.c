@@ -73,8 +73,8 @@ static char *facts_of(const struct house *house, size_t size, const char *device
 
         ck_assert_int_ge(
                 asprintf(&text,
-                         "{\"id\":\"c1\",\"name\":\"n\",\"kind\":\"%s\",\"policy\":\"%s\",\"slots\":%u,\"slot_bytes\":%llu,\"meta_bytes\":%u,"
-                         "\"size\":%zu,\"allocated\":%zu,\"control_bytes\":1,\"device\":\"%s\",\"handle\":\"%s\",\"owner_uid\":0,"
+                         "{\"id\":\"c1\",\"name\":\"n\",\"kind\":\"%s\",\"policy\":\"%s\",\"slots\":%u,\"slot_bytes\":%llu,"
+                         "\"meta_bytes\":%u,\"size\":%zu,\"allocated\":%zu,\"control_bytes\":1,\"device\":\"%s\",\"handle\":\"%s\",\"owner_uid\":0,"
                          "\"owner_gid\":0,\"mode\":\"0600\",\"participants\":1,\"created_usec\":1}",
                          geometry->mode == RING_QUEUE ? "queue" : "broadcast", geometry->policy == RING_BLOCK ? "block" : "drop_oldest",
                          lies(house, "slots") ? 9999999u : geometry->n_slots,
@@ -89,13 +89,15 @@ static void handle_put(char *text, size_t n, const char *kind, int fd, size_t si
         (void)snprintf(text, n, "{\"kind\":\"%s\",\"fd\":%d,\"offset\":0,\"size\":%zu,\"device\":\"%s\"}", kind, fd, size, device);
 }
 
-static const char a_wrong_participant[] = "{\"number\":-1,\"generation\":1,\"role\":\"producer\",\"pid\":1,\"uid\":0,\"state\":\"attached\"}";
+static const char a_wrong_participant[] =
+        "{\"number\":-1,\"generation\":1,\"role\":\"producer\",\"pid\":1,\"uid\":0,\"state\":\"attached\"}";
 
 static void grant(struct fake *fake, int peer, const char *call, struct house *house) {
         bool produces = strstr(call, "\"producer\"") != NULL, gpu = house->plan.fences_fd > 0;
         const char *device = house->plan.device ? house->plan.device : "host", *kind = house->plan.kind ? house->plan.kind : "memfd";
         size_t n_fds = 3, size = (size_t)house->geometry.n_slots * ring_data_stride(house->geometry.slot_bytes);
-        char people[8192], path[64], data[256], control[256], fences[256] = "null", *text = NULL, *facts = facts_of(house, size, device, kind);
+        char people[8192], path[64], data[256], control[256], fences[256] = "null", *text = NULL;
+        char *facts = facts_of(house, size, device, kind);
         int fds[16] = { house->data_fd, house->control_fd, gpu ? house->plan.fences_fd : house->control_fd };
         unsigned number;
         int ro = -1;
