@@ -217,7 +217,7 @@ static int check_create(const gpuipc_channel_create_options *o, gpuipc_error *re
         if (o->slots < 1 || o->slots > RING_SLOTS_MAX)
                 return error_parameter(ret_error, "slots", "1 to 65536");
         if (o->slot_bytes < 1 || o->slot_bytes > SCHEMA_INT_MAX / o->slots - 255)
-                return error_parameter(ret_error, "slot_bytes", "the bytes of the largest item, at least 1, and times the slots below 2^53");
+                return error_parameter(ret_error, "slot_bytes", "1 or more, the largest item's, and times the slots below 2^53");
         if (o->meta_bytes < 0 || o->meta_bytes > RING_META_MAX)
                 return error_parameter(ret_error, "meta_bytes", "0 to 1024");
         if (ring_geometry_fault(&geometry))

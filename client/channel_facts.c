@@ -151,8 +151,8 @@ static int look_at_page(int fd, gpuipc_channel_stats *ret, gpuipc_error *ret_err
         fault = ring_stats_of_page(page, (size_t)facts.st_size, &found);
         (void)munmap(page, (size_t)facts.st_size);
         if (fault)
-                return error_set(ret_error, GPUIPC_ERROR_CORRUPT, 0, "channel", "The channel's control page makes no sense: %s. [%s]", fault,
-                                 doctor_code_id(DOCTOR_CHANNEL_CORRUPT));
+                return error_set(ret_error, GPUIPC_ERROR_CORRUPT, 0, "channel", "The channel's control page makes no sense: %s. [%s]",
+                                 fault, doctor_code_id(DOCTOR_CHANNEL_CORRUPT));
         stats_fill(&found, ret);
         return GPUIPC_OK;
 }

@@ -8,8 +8,17 @@
 
 #include "proto/cleanup.h"
 
-enum trace_range { TRACE_ALLOCATE, TRACE_OPEN, TRACE_MAP, TRACE_RELEASE, TRACE_FENCE_SIGNAL, TRACE_FENCE_WAIT, TRACE_PUBLISH, TRACE_CHANNEL_WAIT,
-                   N_TRACE_RANGES };
+enum trace_range {
+        TRACE_ALLOCATE,
+        TRACE_OPEN,
+        TRACE_MAP,
+        TRACE_RELEASE,
+        TRACE_FENCE_SIGNAL,
+        TRACE_FENCE_WAIT,
+        TRACE_PUBLISH,
+        TRACE_CHANNEL_WAIT,
+        N_TRACE_RANGES,
+};
 
 /* Whether a range was begun. `payload` goes with it: bytes, a fence's value, or an item's ticket. */
 bool trace_begin(enum trace_range range, int64_t payload);

@@ -62,7 +62,8 @@ void channels_lags(char ret[CHANNELS_LAGS_SIZE], const gpuipc_channel_info *fact
                 if (stats->members[i].role == GPUIPC_CHANNEL_CONSUMER && (!last || stats->members[i].lag > last->lag))
                         last = &stats->members[i];
         if (facts->kind == GPUIPC_CHANNEL_BROADCAST && last && last->lag > 0)
-                (void)snprintf(ret, CHANNELS_LAGS_SIZE, "pid %" PRId64 ": %" PRIu64 " item%s", last->pid, last->lag, last->lag == 1 ? "" : "s");
+                (void)snprintf(ret, CHANNELS_LAGS_SIZE, "pid %" PRId64 ": %" PRIu64 " item%s", last->pid, last->lag,
+                               rows_plural(last->lag));
         else if ((int64_t)stats->depth >= facts->slots)
                 (void)snprintf(ret, CHANNELS_LAGS_SIZE, "consumers");
         else if (stats->begun > 0 && stats->depth == 0)

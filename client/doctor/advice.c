@@ -134,7 +134,7 @@ static const char *const texts[N_DOCTOR_CODES] = {
         [DOCTOR_NO_VMM] =
                 "Ask for classic handles (handle cuda-ipc) on this GPU.",
         [DOCTOR_NO_STREAM_MEMOPS] =
-                "Channels, which order GPU work by them, do not work on this GPU; buffers do. Update the driver.",
+                "Fences and channels wait on the processor on this GPU, which takes longer. Update the driver.",
         [DOCTOR_MIG] =
                 "CUDA shares memory within a slice, not between slices: give both ends the same one.\n"
                 "  docker run --gpus device=MIG-... ...",

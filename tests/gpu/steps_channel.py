@@ -70,8 +70,8 @@ def handoff(rig):
                    "" if rig.dry else f"p50 ≤ {target} µs", None if rig.dry else p50 <= target)
             for mode, words in (("settled", "both sides wait for their stream"), ("worked", "a kernel writes and one reads all of it")):
                 p50, p99, bad = handoffs(rig, daemon, f"{mode}-{place}-{size}", size, mode, sandbox)
-                yield (f"… {size_text(size)}, {where}, {words}", f"p50 {p50:.1f} µs, p99 {p99:.1f} µs; {bad} wrong words", "0 wrong words",
-                       bad == 0)
+                yield (f"… {size_text(size)}, {where}, {words}", f"p50 {p50:.1f} µs, p99 {p99:.1f} µs; {bad} wrong words",
+                       "0 wrong words", bad == 0)
     rig.stop(daemon)
 
 
@@ -196,8 +196,8 @@ def two_gpus(rig):
     daemon = rig.daemon(memory="auto")
     n, size = (1000, 4 * KIB) if rig.dry else (100_000, 256 * KIB)
     rate, bad = flows(rig, daemon, "peer", n, size, "worked", slots=4, device=1)
-    yield (f"{n} items of {size_text(size)} written here and compared on the other GPU", f"{bad} words are another item's; {rate:.0f} items/s",
-           "0", bad == 0)
+    yield (f"{n} items of {size_text(size)} written here and compared on the other GPU",
+           f"{bad} words are another item's; {rate:.0f} items/s", "0", bad == 0)
     for size, _ in SIZES:
         p50, p99, _ = handoffs(rig, daemon, f"peer-{size}", size, "plain", device=1)
         yield f"handoff of {size_text(size)} to a stream of the other GPU", f"p50 {p50:.1f} µs, p99 {p99:.1f} µs", "", None

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "tests/support/fds.h"
 #include "tests/support/wait.h"
 
 #define FENCES_BYTES (2 << 20)
@@ -53,7 +54,8 @@ static void participants(const struct house *house, char *text, size_t size, int
                 if (house->members[i].generation == 0 || *n_fds > 12)
                         continue;
                 at += (size_t)snprintf(text + at, size - at,
-                                       "%s{\"number\":%u,\"generation\":%u,\"role\":\"%s\",\"fd\":%zu,\"pid\":1,\"uid\":0,\"state\":\"attached\"}",
+                                       "%s{\"number\":%u,\"generation\":%u,\"role\":\"%s\",\"fd\":%zu,\"pid\":1,\"uid\":0,"
+                                       "\"state\":\"attached\"}",
                                        at ? "," : "", i, house->members[i].generation,
                                        house->members[i].role == RING_PRODUCER ? "producer" : "consumer", *n_fds);
                 fds[(*n_fds)++] = house->members[i].pidfd;
@@ -64,11 +66,38 @@ static bool lies(const struct house *house, const char *what) {
         return house->wrong && strcmp(house->wrong, what) == 0;
 }
 
+/* The channel's facts, as JSON on the heap; perhaps not the true ones. */
+static char *facts_of(const struct house *house, size_t size, const char *device, const char *kind) {
+        const struct ring_geometry *geometry = &house->geometry;
+        char *text = NULL;
+
+        ck_assert_int_ge(
+                asprintf(&text,
+                         "{\"id\":\"c1\",\"name\":\"n\",\"kind\":\"%s\",\"policy\":\"%s\",\"slots\":%u,\"slot_bytes\":%llu,"
+                         "\"meta_bytes\":%u,\"size\":%zu,\"allocated\":%zu,\"control_bytes\":1,\"device\":\"%s\",\"handle\":\"%s\",\"owner_uid\":0,"
+                         "\"owner_gid\":0,\"mode\":\"0600\",\"participants\":1,\"created_usec\":1}",
+                         geometry->mode == RING_QUEUE ? "queue" : "broadcast", geometry->policy == RING_BLOCK ? "block" : "drop_oldest",
+                         lies(house, "slots") ? 9999999u : geometry->n_slots,
+                         lies(house, "slot bytes") ? 1ull << 40 : (unsigned long long)geometry->slot_bytes,
+                         geometry->meta_bytes + (lies(house, "meta") ? 1u : 0u), size - (lies(house, "stride") ? 255u : 0u), size, device,
+                         kind), 0);
+        return text;
+}
+
+/* A handle as JSON. */
+static void handle_put(char *text, size_t n, const char *kind, int fd, size_t size, const char *device) {
+        (void)snprintf(text, n, "{\"kind\":\"%s\",\"fd\":%d,\"offset\":0,\"size\":%zu,\"device\":\"%s\"}", kind, fd, size, device);
+}
+
+static const char a_wrong_participant[] =
+        "{\"number\":-1,\"generation\":1,\"role\":\"producer\",\"pid\":1,\"uid\":0,\"state\":\"attached\"}";
+
 static void grant(struct fake *fake, int peer, const char *call, struct house *house) {
         bool produces = strstr(call, "\"producer\"") != NULL, gpu = house->plan.fences_fd > 0;
         const char *device = house->plan.device ? house->plan.device : "host", *kind = house->plan.kind ? house->plan.kind : "memfd";
         size_t n_fds = 3, size = (size_t)house->geometry.n_slots * ring_data_stride(house->geometry.slot_bytes);
-        char people[8192], path[64], fences[160] = "", *text = NULL;
+        char people[8192], path[64], data[256], control[256], fences[256] = "null", *text = NULL;
+        char *facts = facts_of(house, size, device, kind);
         int fds[16] = { house->data_fd, house->control_fd, gpu ? house->plan.fences_fd : house->control_fd };
         unsigned number;
         int ro = -1;
@@ -80,27 +109,20 @@ static void grant(struct fake *fake, int peer, const char *call, struct house *h
                 fds[0] = ro = open(path, O_RDONLY | O_CLOEXEC);
         }
         participants(house, people, sizeof(people), fds, &n_fds);
+        handle_put(data, sizeof(data), kind, lies(house, "data fd") ? 99 : 0, size, device);
+        handle_put(control, sizeof(control), "memfd", lies(house, "control fd") ? 98 : 1, house->page_bytes, "host");
         if (gpu)
-                (void)snprintf(fences, sizeof(fences), "\"fences\":{\"kind\":\"%s\",\"fd\":%d,\"offset\":0,\"size\":%d,\"device\":\"%s\"},",
-                               kind, lies(house, "fences fd") ? 77 : 2, lies(house, "fences size") ? 504 : FENCES_BYTES, device);
-        ck_assert_int_ge(
-                asprintf(&text,
-                         "{\"parameters\":{\"channel\":{\"id\":\"c1\",\"name\":\"n\",\"kind\":\"%s\",\"policy\":\"%s\",\"slots\":%u,\"slot_bytes\":"
-                         "%llu,\"meta_bytes\":%u,\"size\":%zu,\"allocated\":%zu,\"control_bytes\":1,\"device\":\"%s\",\"handle\":\"%s\",\"owner_uid\":0,"
-                         "\"owner_gid\":0,\"mode\":\"0600\",\"participants\":1,\"created_usec\":1},\"lease\":\"l%u\",\"number\":%u,\"generation\":%u,"
-                         "\"data\":{\"kind\":\"%s\",\"fd\":%d,\"offset\":0,\"size\":%zu,\"device\":\"%s\"},%s"
-                         "\"control\":{\"kind\":\"memfd\",\"fd\":%d,\"offset\":0,\"size\":%zu,\"device\":\"host\"},\"participants\":[%s]}}",
-                         house->geometry.mode == RING_QUEUE ? "queue" : "broadcast",
-                         house->geometry.policy == RING_BLOCK ? "block" : "drop_oldest",
-                         lies(house, "slots") ? 9999999u : house->geometry.n_slots,
-                         lies(house, "slot bytes") ? 1ull << 40 : (unsigned long long)house->geometry.slot_bytes,
-                         house->geometry.meta_bytes + (lies(house, "meta") ? 1u : 0u), size - (lies(house, "stride") ? 255u : 0u), size, device,
-                         kind, number, lies(house, "number") ? 64u : number, house->members[number].generation + (lies(house, "generation") ? 1u : 0u),
-                         kind, lies(house, "data fd") ? 99 : 0, size, device, fences, lies(house, "control fd") ? 98 : 1, house->page_bytes,
-                         lies(house, "participants") ? "{\"number\":-1,\"generation\":1,\"role\":\"producer\",\"pid\":1,\"uid\":0,\"state\":"
-                                                       "\"attached\"}" : people), 0);
+                handle_put(fences, sizeof(fences), kind, lies(house, "fences fd") ? 77 : 2, lies(house, "fences size") ? 504 : FENCES_BYTES,
+                           device);
+        ck_assert_int_ge(asprintf(&text,
+                                  "{\"parameters\":{\"channel\":%s,\"lease\":\"l%u\",\"number\":%u,\"generation\":%u,\"data\":%s,"
+                                  "\"fences\":%s,\"control\":%s,\"participants\":[%s]}}",
+                                  facts, number, lies(house, "number") ? 64u : number,
+                                  house->members[number].generation + (lies(house, "generation") ? 1u : 0u), data, fences, control,
+                                  lies(house, "participants") ? a_wrong_participant : people), 0);
         (void)pthread_mutex_unlock(&house->lock);
         fake_send_fds(fake, peer, text, fds, n_fds);
+        free(facts);
         free(text);
         if (ro >= 0)
                 (void)close(ro);
@@ -258,6 +280,23 @@ void house_let_in(struct house *house, struct house_peer *peer) {
         (void)snprintf(peer->order->path, sizeof(peer->order->path), "%s", house->fake->path);
         child_say(&peer->child, 'p');
         child_hear(&peer->child, 'r');
+}
+
+static int count_pidfds(void) {
+        struct fds fds = fds_of(0);
+        int n = 0;
+
+        for (const char *at = fds.text; (at = strstr(at, "[pidfd]")); at++)
+                n++;
+        fds_deinit(&fds);
+        return n;
+}
+
+void house_let_in_known(struct house *house, struct house_peer *peer, int n_members) {
+        int before = count_pidfds();
+
+        house_let_in(house, peer);
+        wait_for(count_pidfds() >= before + 1 + n_members); /* the house has it too */
 }
 
 void house_peer_done(struct house_peer *peer) {

@@ -55,6 +55,8 @@ struct house_peer {
         struct house_order *order;
 };
 struct house_peer house_fork(gpuipc_channel_role role, house_script *script);
+/* Has it attach, and waits until it has, and until so many members in this process have its pidfd. */
+void house_let_in_known(struct house *house, struct house_peer *peer, int n_members);
 /* Has it attach, and waits until it has. */
 void house_let_in(struct house *house, struct house_peer *peer);
 void house_peer_done(struct house_peer *peer);

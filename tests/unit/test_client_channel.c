@@ -227,7 +227,8 @@ START_TEST(the_steady_state_makes_no_call) {
 static void *put_slowly(void *data) {
         for (uint64_t i = 0; i < 200; i++) {
                 gpuipc_item own;
-                if (gpuipc_channel_begin(producer, NULL, WAIT_MS, &own, NULL) || gpuipc_channel_publish(producer, &own, 8, &i, 8, NULL, NULL))
+                if (gpuipc_channel_begin(producer, NULL, WAIT_MS, &own, NULL) ||
+                    gpuipc_channel_publish(producer, &own, 8, &i, 8, NULL, NULL))
                         return data;
                 if (i % 50 == 0)
                         wait_pause(&(unsigned){ 2000 });
