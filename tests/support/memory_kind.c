@@ -55,6 +55,7 @@ static struct {
         int (*cuCtxSetCurrent)(void *context);
         int (*cuMemcpyHtoD)(uint64_t to, const void *from, size_t n);
         int (*cuMemcpyDtoH)(void *to, uint64_t from, size_t n);
+        int (*cuStreamSynchronize)(void *stream);
 } driver;
 static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
 
@@ -82,6 +83,7 @@ static void driver_load(void) {
         find(library, "cuCtxSetCurrent", &driver.cuCtxSetCurrent);
         find(library, "cuMemcpyHtoD_v2", &driver.cuMemcpyHtoD);
         find(library, "cuMemcpyDtoH_v2", &driver.cuMemcpyDtoH);
+        find(library, "cuStreamSynchronize", &driver.cuStreamSynchronize);
         check(driver.cuInit(0), "cuInit");
 }
 
@@ -103,6 +105,8 @@ void memory_write(void *memory, int64_t at, const void *bytes, size_t n) {
         }
         driver_enter();
         check(driver.cuMemcpyHtoD((uint64_t)(uintptr_t)memory + (uint64_t)at, bytes, n), "cuMemcpyHtoD");
+        /* The copy may return with its last part under way, and another process is told that all is there. */
+        check(driver.cuStreamSynchronize(NULL), "cuStreamSynchronize");
 }
 
 void memory_read(const void *memory, int64_t at, void *ret_bytes, size_t n) {
