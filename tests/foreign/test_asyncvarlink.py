@@ -51,6 +51,38 @@ class Handle:
 
 
 @dataclasses.dataclass
+class Channel:
+    id: str
+    name: str | None
+    kind: typing.Literal["queue", "broadcast"]
+    policy: typing.Literal["block", "drop_oldest"]
+    slots: int
+    slot_bytes: int
+    meta_bytes: int
+    size: int
+    allocated: int
+    control_bytes: int
+    device: str
+    handle: str
+    owner_uid: int
+    owner_gid: int
+    mode: str
+    participants: int
+    created_usec: int
+
+
+@dataclasses.dataclass
+class Participant:
+    number: int
+    generation: int
+    role: typing.Literal["producer", "consumer"]
+    fd: FileDescriptor | None
+    pid: int
+    uid: int
+    state: typing.Literal["attached", "left"]
+
+
+@dataclasses.dataclass
 class Buffer:
     id: str
     name: str | None
@@ -68,6 +100,7 @@ class Buffer:
     leases: int
     charged_uid: int
     meta: dict[str, typing.Any] | None
+    channel: Channel | None
 
 
 @dataclasses.dataclass
@@ -125,6 +158,22 @@ class Grant(typing.TypedDict):
     buffer: Buffer
     lease: str
     handle: Handle
+
+
+class Attached(typing.TypedDict):
+    channel: Channel
+    lease: str
+    number: int
+    generation: int
+    data: Handle
+    fences: Handle | None
+    control: Handle
+    participants: list[Participant]
+
+
+class Participants(typing.TypedDict):
+    participants: list[Participant]
+    control: Handle | None
 
 
 class NoSuchBuffer(TypedVarlinkErrorReply, interface=NAME):
@@ -227,6 +276,18 @@ class Broker(VarlinkInterface, name=NAME):
     @varlinkmethod(allow_foreign=True)
     def Open(self, *, buffer: str | None = None, name: str | None = None, owner: int | None = None,
              access: str | None = None, wait_ms: int | None = None, label: str | None = None) -> Grant: ...
+
+    @varlinkmethod(allow_foreign=True)
+    def ChannelCreate(self, *, slots: int, slot_bytes: int, role: str, kind: str | None = None, policy: str | None = None,
+                      meta_bytes: int | None = None, device: str | None = None, name: str | None = None, mode: str | None = None,
+                      keep_ms: int | None = None, wait_ms: int | None = None, label: str | None = None) -> Attached: ...
+
+    @varlinkmethod(allow_foreign=True)
+    def ChannelAttach(self, *, channel: str | None = None, name: str | None = None, owner: int | None = None, role: str,
+                      wait_ms: int | None = None, label: str | None = None) -> Attached: ...
+
+    @varlinkmethod(allow_foreign=True)
+    def ChannelParticipants(self, *, channel: str) -> Participants: ...
 
     @varlinkmethod
     def Release(self, *, lease: str) -> None: ...
