@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGKILL of the daemon at every step of the state and the store while channels come and go: afterwards each is there as a whole with
-those who were told that they take part in it, or it is gone as a whole. deadline: 240 s"""
+those who were told that they take part in it, or it is gone as a whole. deadline: 400 s"""
 
 import contextlib
 import os

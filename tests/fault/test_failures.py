@@ -146,6 +146,25 @@ class Life:
         os.waitpid(pid, 0)
         self.connect()
 
+    def part(self, method, parameters):
+        part = self.call(method, parameters)
+        if part is None:
+            return None
+        sizes = [os.fstat(self.client.fds[part[which]["fd"]]).st_size for which in ("data", "control")]
+        self.client.drop_fds()
+        if sizes != [part["channel"]["size"], part["channel"]["control_bytes"]]:
+            raise AssertionError(f"descriptors of {sizes} bytes for {part}")
+        return part
+
+    def channel(self):
+        made = self.part("ChannelCreate", {"slots": 3, "slot_bytes": 5000, "role": "consumer", "name": "channel", "meta_bytes": 9})
+        parts = [self.part("ChannelAttach", {"name": "channel", "role": role}) for role in ("producer", "consumer")]
+        if made:
+            self.call("ChannelParticipants", {"channel": made["channel"]["id"]})
+            self.client.drop_fds()
+        for part in filter(None, parts):
+            self.call("Release", {"lease": part["lease"]})
+
     def run(self):
         watch = self.begin_watch()
         self.call("GetStatus")
@@ -164,6 +183,7 @@ class Life:
         for lease in leases:
             self.call("Release", {"lease": lease})
         self.call("Free", {"name": "life"})
+        self.channel()
         self.grant("Allocate", {"size": 1, "name": "left"})
         self.inherited()
         self.grant("Allocate", {"size": 1})

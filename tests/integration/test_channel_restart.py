@@ -265,6 +265,10 @@ class ChannelRestart(unittest.TestCase):
     def test_lost_piece_first(self):
         self.lose(0)
 
+    @unittest.skipIf(backend.HOST, "of a GPU alone")
+    def test_lost_fences(self):
+        self.lose(1)
+
     def test_lost_piece_last(self):
         self.lose(-1)
 
