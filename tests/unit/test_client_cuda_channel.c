@@ -175,6 +175,7 @@ START_TEST(streams_of_one_member_are_one_after_the_other) {
         take(consumer, first, &item);
         take(consumer, last, &second);
         for (int i = 0; i < 20; i++) {
+                ck_assert(is_busy(other));
                 ck_assert(is_busy(first));
                 ck_assert(is_busy(last));
         }
