@@ -74,8 +74,8 @@ static char *facts_of(const struct house *house, size_t size, const char *device
         ck_assert_int_ge(
                 asprintf(&text,
                          "{\"id\":\"c1\",\"name\":\"n\",\"kind\":\"%s\",\"policy\":\"%s\",\"slots\":%u,\"slot_bytes\":%llu,"
-                         "\"meta_bytes\":%u,\"size\":%zu,\"allocated\":%zu,\"control_bytes\":1,\"device\":\"%s\",\"handle\":\"%s\",\"owner_uid\":0,"
-                         "\"owner_gid\":0,\"mode\":\"0600\",\"participants\":1,\"created_usec\":1}",
+                         "\"meta_bytes\":%u,\"size\":%zu,\"allocated\":%zu,\"control_bytes\":1,\"device\":\"%s\",\"handle\":\"%s\","
+                         "\"owner_uid\":0,\"owner_gid\":0,\"mode\":\"0600\",\"participants\":1,\"created_usec\":1}",
                          geometry->mode == RING_QUEUE ? "queue" : "broadcast", geometry->policy == RING_BLOCK ? "block" : "drop_oldest",
                          lies(house, "slots") ? 9999999u : geometry->n_slots,
                          lies(house, "slot bytes") ? 1ull << 40 : (unsigned long long)geometry->slot_bytes,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Channels of the library in host memory, granted by a scripted daemon: what is given and refused, waiting, an event loop, forks, and
- * control pages that make no sense. */
+ * control pages that make no sense. not under valgrind: it knows no pidfds */
 #include <check.h>
 #include <fcntl.h>
 #include <linux/seccomp.h>
