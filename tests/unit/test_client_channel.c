@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Channels of the library in host memory, granted by a scripted daemon: what is given and refused, waiting, an event loop, forks, and
- * control pages that make no sense. (not under valgrind: a member's threads and the scripted daemon share one processor there, and calls
- * are not answered in their time.) */
+ * control pages that make no sense. (not under valgrind: it knows no pidfds) */
 #include <check.h>
 #include <fcntl.h>
 #include <linux/seccomp.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Channels on a GPU: streams in order within a member and between members, deaths with fences that are not reached, and GPUs whose streams
- * cannot wait. A gate is a word that a stream waits for, beyond the members' own. (not under valgrind: the scripted daemon does not
- * answer in time there, beside threads that poll.) */
+ * cannot wait. A gate is a word that a stream waits for, beyond the members' own. (not under valgrind: it knows no pidfds) */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
