@@ -172,6 +172,21 @@ class KillTest(unittest.TestCase):
                 raise
             return False
 
+    def conclude(self, manager, story, done):
+        """Who was killed is followed by one that serves on; who was not has passed every step."""
+        if done:
+            manager.kill()
+            story.actor.kill()
+            story.guest.close()
+            return
+        self.end_dead(manager)
+        self.n_kills += 1
+        manager.environment["GPUIPC_FAULT_KILL"] = "0"
+        manager.start()
+        story.come_back()
+        story.end()
+        manager.stop()
+
     def end_dead(self, manager):
         wait_for(lambda: manager.pid is None or manager.status_word() is not None, "its end")
 
@@ -187,18 +202,7 @@ class KillTest(unittest.TestCase):
             try:
                 done = self.tell(story)
                 undertaker.end()
-                if not done:
-                    self.end_dead(manager)
-                    self.n_kills += 1
-                    manager.environment["GPUIPC_FAULT_KILL"] = "0"
-                    manager.start()
-                    story.come_back()
-                    story.end()
-                    manager.stop()
-                else:
-                    manager.kill()
-                    story.actor.kill()
-                    story.guest.close()
+                self.conclude(manager, story, done)
             except BaseException as error:
                 log = manager.log()[-2000:]
                 manager.kill()
@@ -240,18 +244,7 @@ class KillTest(unittest.TestCase):
                         raise
                     done = False
                 undertaker.end()
-                if not done:
-                    self.end_dead(manager)
-                    self.n_kills += 1
-                    manager.environment["GPUIPC_FAULT_KILL"] = "0"
-                    manager.start()
-                    story.come_back()
-                    story.end()
-                    manager.stop()
-                else:
-                    manager.kill()
-                    story.actor.kill()
-                    story.guest.close()
+                self.conclude(manager, story, done)
             except BaseException as error:
                 log = manager.log()[-2000:]
                 manager.kill()
