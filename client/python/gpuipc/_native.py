@@ -28,6 +28,7 @@ STATUS = {
 }
 TIMED_OUT = STATUS["TIMED_OUT"]
 RW, RO = 0, 1
+POOLS = 32
 QUEUE, BROADCAST = 0, 1
 BLOCK, DROP_OLDEST = 0, 1
 PRODUCER, CONSUMER = 0, 1
@@ -55,6 +56,15 @@ class AllocateOptions(Structure):
 
 class OpenOptions(Structure):
     _fields_ = [("struct_size", c_size_t), ("access", c_int), ("owner", c_int64), ("wait_ms", c_int64), ("label", c_char_p)]
+
+
+class PoolOptions(Structure):
+    _fields_ = [("struct_size", c_size_t), ("handle", c_char_p), ("mode", c_char_p), ("keep_ms", c_int64), ("wait_ms", c_int64),
+                ("label", c_char_p)]
+
+
+class PoolBlock(Structure):
+    _fields_ = [("struct_size", c_size_t), ("pointer", c_void_p), ("size", c_int64), ("cuda_device", c_int32), ("buffer", c_char * 68)]
 
 
 class ChannelCreateOptions(Structure):
@@ -135,7 +145,8 @@ class Tensor(Structure):
 
 STRUCTS = {
     "gpuipc_error": Error, "gpuipc_connect_options": ConnectOptions, "gpuipc_allocate_options": AllocateOptions,
-    "gpuipc_open_options": OpenOptions, "gpuipc_channel_create_options": ChannelCreateOptions,
+    "gpuipc_open_options": OpenOptions, "gpuipc_pool_options": PoolOptions, "gpuipc_pool_block": PoolBlock,
+    "gpuipc_channel_create_options": ChannelCreateOptions,
     "gpuipc_channel_attach_options": ChannelAttachOptions, "gpuipc_item": Item, "gpuipc_channel_member": ChannelMember,
     "gpuipc_channel_stats": ChannelStats, "gpuipc_channel_info": ChannelInfo, "gpuipc_buffer_info": BufferInfo,
     "gpuipc_lease_info": LeaseInfo, "gpuipc_device_info": DeviceInfo, "gpuipc_status_info": StatusInfo,
@@ -191,6 +202,13 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "gpuipc_seal": (c_int, [c_void_p, c_char_p, _ERROR]),
     "gpuipc_free": (c_int, [c_void_p, c_char_p, c_char_p, _ERROR]),
     "gpuipc_kick": (c_int, [c_void_p, c_char_p, _ERROR]),
+    "gpuipc_pool_new": (c_int, [c_void_p, POINTER(PoolOptions), _OUT, _ERROR]),
+    "gpuipc_pool_free": (None, [c_void_p]),
+    "gpuipc_pool_alloc_function": _fact(c_void_p),
+    "gpuipc_pool_free_function": _fact(c_void_p),
+    "gpuipc_pool_failures": (c_int64, [c_void_p, _ERROR]),
+    "gpuipc_pool_bytes": _fact(c_int64),
+    "gpuipc_pool_find": (c_int, [c_void_p, POINTER(PoolBlock), _ERROR]),
     "gpuipc_fence_new": (c_int, [c_void_p, c_int64, _OUT, _ERROR]),
     "gpuipc_fence_free": (None, [c_void_p]),
     "gpuipc_fence_is_synchronous": _fact(c_int),

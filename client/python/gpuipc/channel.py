@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Iterator, Optional
 
 from . import _copy, _cuda, _dlpack, _native, errors
 from ._lifetime import Connection, Keeper
+from ._waits import in_slices
 from .array import Array, Memory, byte_view
-from .fence import in_slices, stream_handle
+from .aio import until
+from .fence import stream_handle
 from .layout import Layout, dump_meta, parse_meta
 
 if TYPE_CHECKING:
@@ -492,8 +494,6 @@ class Channel:
                 item.release()
 
     async def _next_async(self, function: str, stream: Any) -> Item:
-        from .aio import until
-
         return await until(self.fileno, lambda: self._next(function, 0, stream))
 
     async def item_async(self, *, stream: Any = None) -> Item:

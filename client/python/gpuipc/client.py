@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import time
 from types import TracebackType
 from typing import Any, Callable, Optional, Union
 
-from . import _copy, _dlpack, _native, errors
+from . import _copy, _cuda, _dlpack, _native, errors
 from ._lifetime import Connection, Lease, with_callbacks
+from ._waits import Unwanted, in_slices, interruptible, milliseconds, never, patiently
+from .aio import in_thread
 from .array import Array
 from .buffer import Buffer
 from .channel import KINDS, POLICIES, ROLES, Channel, ChannelStats, Member, choice
@@ -19,21 +20,7 @@ from .layout import Layout, dump_meta
 from .watch import Watch
 
 ANYONE = -2
-_SLICE_S = 0.5  # of a wait, after which Python may handle signals
 Owner = Union[int, str, None]
-
-
-def milliseconds(seconds: Optional[float], what: str) -> int:
-    """Of seconds, rounded up; 0 for None.
-
-    Raises:
-        InvalidParameterError: negative, or not a number.
-    """
-    if seconds is None:
-        return 0
-    if math.isnan(seconds) or seconds < 0:
-        raise errors.InvalidParameterError(f"{what}: {seconds} is no duration. Give seconds, 0 or more.", subject=what)
-    return 1 << 52 if math.isinf(seconds) else min(1 << 52, math.ceil(seconds * 1000))
 
 
 def owner_number(owner: Owner) -> int:
@@ -51,19 +38,6 @@ def owner_number(owner: Owner) -> int:
 def mode_text(mode: Union[int, str, None]) -> Optional[bytes]:
     """0o640 or "0640"."""
     return _native.encode(f"{mode:04o}" if isinstance(mode, int) else mode, "mode")
-
-
-def patiently(attempt: Callable[[int], Any], wait: float, again: tuple[type[errors.Error], ...]) -> Any:
-    """Calls with slices of the time to wait (ms), so that signals (Ctrl-C) are handled between them. `again`: what a slice that was in vain
-    raises; raised after the last."""
-    until = time.monotonic() + wait
-    while True:
-        left = until - time.monotonic()
-        try:
-            return attempt(milliseconds(max(0.0, min(left, _SLICE_S)), "wait"))
-        except again:
-            if until - time.monotonic() <= 0:
-                raise
 
 
 class Client:
@@ -175,7 +149,13 @@ class Client:
             options.wait_ms = wait_ms
             return self._lease("gpuipc_allocate", size, ctypes.byref(options))
 
-        return attempt(milliseconds(wait, "wait"))
+        wait_ms = milliseconds(wait, "wait")
+        if wait_ms > 0:
+            try:
+                return attempt(0)
+            except (errors.QuotaExceededError, errors.OutOfMemoryError):
+                return interruptible(lambda: attempt(wait_ms), Buffer.close)
+        return attempt(0)
 
     def open(self, name: Optional[str] = None, *, id: Optional[str] = None, owner: Owner = None, access: str = "rw", wait: float = 0,
              label: Optional[str] = None) -> Buffer:
@@ -193,6 +173,15 @@ class Client:
         Raises:
             NoSuchBufferError, AccessDeniedError, AlreadySealedError ("rw" of a sealed one), HandleUnsupportedError, TimedOutError.
         """
+        return self._open_buffer(name, id, owner, access, wait, label, never)
+
+    async def open_async(self, name: Optional[str] = None, *, id: Optional[str] = None, owner: Owner = None, access: str = "rw",
+                         wait: float = 0, label: Optional[str] = None) -> Buffer:
+        """As open(), without holding up the event loop. Cancelling takes nothing."""
+        return await in_thread(lambda unwanted: self._open_buffer(name, id, owner, access, wait, label, unwanted), Buffer.close)
+
+    def _open_buffer(self, name: Optional[str], id: Optional[str], owner: Owner, access: str, wait: float, label: Optional[str],
+                     unwanted: Unwanted) -> Buffer:
         if (name is None) == (id is None):
             raise TypeError("give exactly one of name and id")
         if access not in ("rw", "ro"):
@@ -207,9 +196,7 @@ class Client:
             options.wait_ms = wait_ms
             return self._lease("gpuipc_open_name", known, ctypes.byref(options))
 
-        milliseconds(wait, "wait")
-        result: Buffer = patiently(attempt, wait, (errors.NoSuchBufferError, errors.TimedOutError))
-        return result
+        return patiently(attempt, wait, unwanted)
 
     def put(self, name: Optional[str], array: Any, *, seal: bool = True, device: Optional[str] = None, handle: Optional[str] = None,
             mode: Union[int, str, None] = None, meta: Optional[dict[str, Any]] = None, keep: float = 0, wait: float = 0,
@@ -231,7 +218,10 @@ class Client:
         layout = _copy.layout_for(source)
         on_gpu = source.device[0] in (_dlpack.CUDA, _dlpack.CUDA_MANAGED)
         where = device or (self._device_of(source.device[1]) if on_gpu else "host")
-        whole = {**(meta or {}), **layout.to_meta()}
+        described = layout.to_meta()
+        if seal:
+            described["tensor"]["sealed"] = True
+        whole = {**(meta or {}), **described}
         buffer = self.allocate(max(1, layout.nbytes), device=where, name=name, handle=handle, mode=mode, meta=whole, keep=keep, wait=wait,
                                label=label)
         try:
@@ -250,8 +240,6 @@ class Client:
         return buffer
 
     def _device_of(self, ordinal: int) -> str:
-        from . import _cuda
-
         digits = _cuda.uuid(ordinal)
         for device in self.status().devices:
             if device.uuid.replace("-", "").endswith(digits):
@@ -268,11 +256,57 @@ class Client:
         Raises:
             LayoutError: the buffer's metadata describes no tensor.
         """
-        buffer = self.open(name, id=id, owner=owner, access=access, wait=wait, label=label)
-        try:
-            return Array(buffer._memory(), Layout.from_meta(buffer.meta, buffer.size))
-        finally:
-            buffer.close()
+        return self._get(name, id, owner, access, wait, label, never)
+
+    async def get_async(self, name: Optional[str] = None, *, id: Optional[str] = None, owner: Owner = None, access: str = "ro",
+                        wait: float = 0, label: Optional[str] = None) -> Array:
+        """As get(), without holding up the event loop. Cancelling takes nothing."""
+        return await in_thread(lambda unwanted: self._get(name, id, owner, access, wait, label, unwanted), lambda array: None)
+
+    def _get(self, name: Optional[str], id: Optional[str], owner: Owner, access: str, wait: float, label: Optional[str],
+             unwanted: Unwanted) -> Array:
+        until = time.monotonic() + milliseconds(wait, "wait") / 1000
+
+        def left() -> float:
+            return max(0.0, until - time.monotonic())
+
+        while True:
+            with self._open_buffer(name, id, owner, access, left(), label, unwanted) as buffer:
+                layout = Layout.from_meta(buffer.meta, buffer.size)
+                if buffer.meta["tensor"].get("sealed") is not True or self._complete(buffer, left, unwanted):
+                    return Array(buffer._memory(), layout)
+            # Its producer ended while it was filling it. Another may come.
+
+    def _is_sealed(self, buffer: Buffer) -> Optional[bool]:
+        """None: it is not, and nobody is left who could."""
+        if any(each.id == buffer.id and each.sealed for each in self.buffers(buffer.name)):
+            return True
+        leases = [each for each in self.leases(buffer.name) if each.buffer == buffer.id and each.id != buffer.lease]
+        return False if any(each.access == "rw" for each in leases) else None
+
+    def _complete(self, buffer: Buffer, left: Callable[[], float], unwanted: Unwanted) -> bool:
+        """Waits until a buffer that is to be sealed is. False: it never will be."""
+        if self._is_sealed(buffer):
+            return True
+        with self.watch() as watch:
+            sealed = self._is_sealed(buffer)
+
+            def attempt(ms: int) -> bool:
+                nonlocal sealed
+                if unwanted():
+                    raise errors.ClosedError("Nobody waits for it any more.")
+                try:
+                    event = watch.next(ms / 1000)
+                except errors.TimedOutError:
+                    return False
+                if event.buffer is not None and event.buffer.id == buffer.id:
+                    sealed = True if event.buffer.sealed else self._is_sealed(buffer)
+                return sealed is not False
+
+            if sealed is False and not in_slices(left(), attempt):
+                raise errors.TimedOutError(f"{buffer.name or buffer.id} was not complete in time: its producer is still filling it. Give a "
+                                           "longer wait.", subject="wait", name="gpuipc.TimedOut")
+        return bool(sealed)
 
     # ---- channels ----
 
@@ -298,8 +332,13 @@ class Client:
         options = _native.ChannelCreateOptions(
             ctypes.sizeof(_native.ChannelCreateOptions), _native.encode(name, "name"), choice(KINDS, kind, "kind"),
             choice(POLICIES, policy, "policy"), slots, slot_bytes, meta_bytes, _native.encode(device, "device"), mode_text(mode),
-            milliseconds(keep, "keep"), milliseconds(wait, "wait"), _native.encode(label, "label") or self._label, choice(ROLES, role, "role"))
-        return self._member("gpuipc_channel_create", ctypes.byref(options))
+            milliseconds(keep, "keep"), 0, _native.encode(label, "label") or self._label, choice(ROLES, role, "role"))
+
+        def attempt(wait_ms: int) -> Channel:
+            options.wait_ms = wait_ms
+            return self._member("gpuipc_channel_create", ctypes.byref(options))
+
+        return patiently(attempt, wait, never)
 
     def channel_attach(self, name: str, *, role: str = "consumer", owner: Owner = None, wait: float = 0,
                        label: Optional[str] = None) -> Channel:
@@ -312,6 +351,15 @@ class Client:
         Raises:
             NoSuchBufferError, AccessDeniedError, TimedOutError; QuotaExceededError: it has 64 members.
         """
+        return self._attach(name, role, owner, wait, label, never)
+
+    async def channel_attach_async(self, name: str, *, role: str = "consumer", owner: Owner = None, wait: float = 0,
+                                   label: Optional[str] = None) -> Channel:
+        """As channel_attach(), without holding up the event loop. Cancelling takes nothing. On a GPU the memory is mapped for the GPU that
+        holds it, whichever is current."""
+        return await in_thread(lambda unwanted: self._attach(name, role, owner, wait, label, unwanted), Channel.close)
+
+    def _attach(self, name: str, role: str, owner: Owner, wait: float, label: Optional[str], unwanted: Unwanted) -> Channel:
         options = _native.ChannelAttachOptions(ctypes.sizeof(_native.ChannelAttachOptions), choice(ROLES, role, "role"), owner_number(owner),
                                                0, _native.encode(label, "label") or self._label)
         known = _native.encode(name, "name")
@@ -320,9 +368,7 @@ class Client:
             options.wait_ms = wait_ms
             return self._member("gpuipc_channel_attach", known, ctypes.byref(options))
 
-        milliseconds(wait, "wait")
-        result: Channel = patiently(attempt, wait, (errors.NoSuchBufferError, errors.TimedOutError))
-        return result
+        return patiently(attempt, wait, unwanted)
 
     def _member(self, function: str, *arguments: Any) -> Channel:
         connection = self._open()

@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import _native, errors
 from ._lifetime import Keeper
+from ._waits import Unwanted, in_slices, never
+from .aio import in_thread
 
 if TYPE_CHECKING:
     from .buffer import Buffer
-
-SLICE_MS = 100  # of a wait, after which Python may handle signals
 
 
 def stream_handle(stream: Any) -> int:
@@ -37,20 +36,6 @@ def stream_handle(stream: Any) -> int:
         if isinstance(value, int):
             return value
     raise TypeError(f"stream: a CUDA stream is wanted (a number, or PyTorch's or CuPy's object), not {type(stream).__name__}")
-
-
-def in_slices(timeout: Optional[float], attempt: Any) -> bool:
-    """Waits by calls of `attempt(ms)`, which says whether it came; between them signals are handled. False: it did not come in time."""
-    if timeout is not None and not timeout >= 0:
-        raise errors.InvalidParameterError(f"timeout: {timeout} is no duration. Give seconds, 0 for one look or None for no end.",
-                                           subject="timeout")
-    until = None if timeout is None else time.monotonic() + timeout
-    while True:
-        left = SLICE_MS if until is None else min(SLICE_MS, max(0, round((until - time.monotonic()) * 1000)))
-        if attempt(left):
-            return True
-        if until is not None and time.monotonic() >= until:
-            return False
 
 
 class _Handle(Keeper):
@@ -128,5 +113,17 @@ class Fence:
         handle = self._held()
         if stream is not None and not self.is_synchronous:
             _native.call("gpuipc_fence_wait_stream", handle.pointer, stream_handle(stream), value, -1)
-        elif not in_slices(timeout, lambda ms: _native.tried("gpuipc_fence_wait", handle.pointer, value, ms)):
+        else:
+            self._await(handle, value, timeout, never)
+
+    async def wait_async(self, value: int, timeout: Optional[float] = None) -> None:
+        """As wait() without a stream, without holding up the event loop."""
+        handle = self._held()
+        await in_thread(lambda unwanted: self._await(handle, value, timeout, unwanted), lambda nothing: None)
+
+    def _await(self, handle: _Handle, value: int, timeout: Optional[float], unwanted: Unwanted) -> None:
+        def attempt(ms: int) -> bool:
+            return _native.tried("gpuipc_fence_wait", handle.pointer, value, ms) or unwanted()
+
+        if not in_slices(timeout, attempt):
             raise errors.TimedOutError(f"The fence did not come to {value} within {timeout} s; it is at {self.value}.", subject="fence")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 from . import _native, errors
 from ._lifetime import Keeper
-from .fence import in_slices
+from ._waits import in_slices
+from .aio import until
 from .info import Event
 
 if TYPE_CHECKING:
@@ -96,8 +97,6 @@ class Watch:
 
     async def next_async(self) -> Event:
         """The next event; cancelling takes none."""
-        from .aio import until
-
         result: Any = await until(self.fileno, lambda: self.next(0))
         assert isinstance(result, Event)
         return result
