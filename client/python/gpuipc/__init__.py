@@ -23,5 +23,5 @@ from .info import BufferInfo, ChannelInfo, DeviceInfo, Event, LeaseInfo, Status
 from .layout import Layout
 from .watch import Watch
 
-__all__ = ["Array", "Buffer", "BufferInfo", "Channel", "ChannelInfo", "ChannelStats", "Client", "DeviceInfo", "Error", "Event", "Fence", "Item",
-           "Layout", "LeaseInfo", "MemberStats", "Status", "Watch"]
+__all__ = ["Array", "Buffer", "BufferInfo", "Channel", "ChannelInfo", "ChannelStats", "Client", "DeviceInfo", "Error", "Event", "Fence",
+           "Item", "Layout", "LeaseInfo", "MemberStats", "Status", "Watch"]

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Iterator, Optional, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 from . import _cuda, _dlpack, errors
 from ._dlpack import Source
@@ -50,7 +51,8 @@ def _of_interface(thing: Any, interface: dict[str, Any]) -> Source:
     steps = interface.get("strides")
     strides = row_major(shape) if steps is None else tuple(step // itemsize for step in steps)
     if steps is not None and any(step % itemsize for step in steps):
-        raise errors.LayoutError(f"strides: {list(steps)} bytes are not whole elements of {dtype}. Copy the array first.", subject="strides")
+        raise errors.LayoutError(f"strides: {list(steps)} bytes are not whole elements of {dtype}. Copy the array first.",
+                                 subject="strides")
     return Source(thing, interface["data"][0], dtype, shape, strides, (_dlpack.CPU, 0))
 
 
@@ -60,11 +62,9 @@ def _of_buffer(thing: Any) -> Source:
     if kind is None or view.format[:-1] not in ("", "@", "=", "<"):
         raise errors.LayoutError(f"dtype: elements of the format {view.format!r} have no name here.", subject="dtype")
     dtype = kind if kind == "bool" else f"{kind}{8 * view.itemsize}"
+    shape = tuple(view.shape or ())
     if not view.c_contiguous:
-        view = memoryview(view.tobytes()).cast("B")
-        shape = memoryview(thing).shape
-    else:
-        shape = view.shape
+        view = memoryview(view.tobytes())
     n = view.nbytes
     address = 0
     if n and not view.readonly:
@@ -72,7 +72,7 @@ def _of_buffer(thing: Any) -> Source:
     elif n:  # what cannot be pointed into from Python is copied once more
         view = memoryview(bytearray(view.tobytes()))
         address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
-    return Source(view, address, dtype, tuple(shape), row_major(shape), (_dlpack.CPU, 0))
+    return Source(view, address, dtype, shape, row_major(shape), (_dlpack.CPU, 0))
 
 
 def source_of(thing: Any) -> Source:

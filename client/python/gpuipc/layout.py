@@ -18,8 +18,9 @@ Whoever reads it ignores members that it does not know. A version that cannot be
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from typing import Any, Optional
 
 from .errors import LayoutError
 
