@@ -41,7 +41,7 @@ class ArraysTest(PackageTest):
     def setUp(self):
         super().setUp()
         self.ours = self.connect()
-        self.device = self.ours.status().devices[0].uuid
+        self.device = self.device_of(self.ours)
 
     def put(self, name, array, **options):
         return self.ours.put(name, array, device=self.device, **options)

@@ -64,7 +64,7 @@ class DlpackTest(PackageTest):
     def setUp(self):
         super().setUp()
         self.ours = self.connect()
-        self.buffer = self.owned(self.ours.allocate(4096, device=self.ours.status().devices[0].uuid))
+        self.buffer = self.closed_later(self.ours.allocate(4096, device=self.device_of(self.ours)))
         self.device = (1, 0) if backend.HOST else (2, 0)
 
     def array(self, *what):

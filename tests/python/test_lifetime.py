@@ -15,7 +15,7 @@ import numpy
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
 from daemon import memory_of, wait_for  # noqa: E402
-from package import PackageTest, gpuipc  # noqa: E402
+from package import KIND, PackageTest, gpuipc  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
 
 PAGE = backend.PAGE
@@ -23,8 +23,8 @@ PRELUDE = """
 import atexit, gc, os, signal, sys, threading
 import gpuipc
 client = gpuipc.Client()
-device = client.status().devices[0].uuid
-"""
+device = next(device.uuid for device in client.status().devices if device.kind == "%s")
+""" % KIND
 
 
 class LifetimeTest(PackageTest):
@@ -32,7 +32,7 @@ class LifetimeTest(PackageTest):
         super().setUp()
         self.ours = gpuipc.Client(self.daemon.socket)
         self.addCleanup(self.ours.close)
-        self.device = self.ours.status().devices[0].uuid
+        self.device = self.device_of(self.ours)
 
     def tearDown(self):
         self.ours.close()
@@ -367,11 +367,14 @@ except gpuipc.LeaseLostError:
             for thing in (buffer, channel, watch, fence, self.ours):
                 thing.close()
             gc.collect()
+            if backend.HOST:  # CUDA itself bears no fork
+                self.assertEqual(view.tobytes()[:6], b"parent")
             with gpuipc.Client(self.daemon.socket) as own, own.open(id=buffer.id) as other:
-                other.write(b"child")
+                other.write(b"child ") if backend.HOST else self.assertRaises(gpuipc.ForkedError, other.read)
 
+        buffer.write(b"parent")
         self.assertEqual(self.in_child(child), 0)
-        self.assertEqual(view.tobytes()[:5], b"child")
+        self.assertEqual(view.tobytes()[:6], b"child " if backend.HOST else b"parent")
         buffer.check()
         with channel.item(0) as item:
             item.write(b"alive")
