@@ -151,9 +151,11 @@ class ArraysTest(PackageTest):
         return array.torch().contiguous().numpy().tobytes()
 
     def test_what_python_itself_has(self):
-        for thing, dtype, shape in ((b"hello", "uint8", (5,)), (bytearray(b""), "uint8", (0,)), (plain_array.array("d", [1, 2]), "float64", (2,)),
+        for thing, dtype, shape in ((b"hello", "uint8", (5,)), (bytearray(b""), "uint8", (0,)),
+                                    (plain_array.array("d", [1, 2]), "float64", (2,)),
                                     (plain_array.array("l", [1]), "int64", (1,)), (memoryview(b"abcdef")[::2], "uint8", (3,)),
-                                    (memoryview(bytes(24)).cast("I", (2, 3)), "uint32", (2, 3)), (memoryview(b"\1\0").cast("?"), "bool", (2,)),
+                                    (memoryview(bytes(24)).cast("I", (2, 3)), "uint32", (2, 3)),
+                                    (memoryview(b"\1\0").cast("?"), "bool", (2,)),
                                     ((ctypes.c_int16 * 3)(1, 2, 3), "int16", (3,))):
             with self.subTest(repr(thing)), self.put(None, thing) as buffer:
                 found = self.ours.get(id=buffer.id)
@@ -161,8 +163,10 @@ class ArraysTest(PackageTest):
 
     def test_what_cannot_be_put(self):
         for thing, kind, word in ((3, TypeError, "not int"), ([1, 2], TypeError, "not list"), ("text", TypeError, "not str"),
-                                  (numpy.zeros(3, ">f4"), gpuipc.LayoutError, "byte order"), (numpy.array(["a"]), gpuipc.LayoutError, "dtype"),
-                                  (numpy.array([None]), gpuipc.LayoutError, "dtype"), (numpy.zeros(2, "i4,f4"), gpuipc.LayoutError, "dtype"),
+                                  (numpy.zeros(3, ">f4"), gpuipc.LayoutError, "byte order"),
+                                  (numpy.array(["a"]), gpuipc.LayoutError, "dtype"),
+                                  (numpy.array([None]), gpuipc.LayoutError, "dtype"),
+                                  (numpy.zeros(2, "i4,f4"), gpuipc.LayoutError, "dtype"),
                                   (torch.zeros(2, requires_grad=True), (RuntimeError, BufferError), "grad"),
                                   (numpy.zeros(2, numpy.longdouble), gpuipc.LayoutError, "dtype")):
             with self.subTest(repr(thing)), self.assertRaisesRegex(kind, word):
@@ -248,7 +252,8 @@ class ArraysTest(PackageTest):
     def test_memoryview(self):
         with self.put(None, sample("int16", (2, 3)), seal=False) as buffer:
             view = buffer.array().memoryview()
-            self.assertEqual((view.shape, view.format, view.readonly, view.tolist()[1][2]), ((2, 3), "h", False, int(sample("int16", (2, 3))[1, 2])))
+            self.assertEqual((view.shape, view.format, view.readonly, view.tolist()[1][2]),
+                             ((2, 3), "h", False, int(sample("int16", (2, 3))[1, 2])))
             view[0, 0] = -5
             self.assertEqual(buffer.buf[:2], b"\xfb\xff")
             self.assertEqual((buffer.buf.format, buffer.buf.nbytes), ("B", 12))

@@ -42,7 +42,8 @@ class ChannelTest(PackageTest):
 
     def test_facts(self):
         producer, consumer = self.pair(kind="broadcast", policy="drop_oldest", meta_bytes=100)
-        self.assertEqual((producer.name, producer.device, producer.role, producer.kind, producer.policy, producer.slots, producer.slot_bytes,
+        self.assertEqual((producer.name, producer.device, producer.role, producer.kind, producer.policy, producer.slots,
+                          producer.slot_bytes,
                           producer.meta_bytes, producer.number, producer.is_synchronous, producer.is_peer),
                          ("ch", self.device, "producer", "broadcast", "drop_oldest", 4, SLOT, 100, 0, False, False))
         self.assertEqual((consumer.role, consumer.number, consumer.id, consumer.cuda_device),
@@ -59,7 +60,8 @@ class ChannelTest(PackageTest):
         consumer.check()
 
     def test_what_cannot_be(self):
-        for options, word in (({"kind": "stack"}, "kind"), ({"policy": "drop"}, "policy"), ({"role": "both"}, "role"), ({"slots": 0}, "slots"),
+        for options, word in (({"kind": "stack"}, "kind"), ({"policy": "drop"}, "policy"), ({"role": "both"}, "role"),
+                              ({"slots": 0}, "slots"),
                               ({"slot_bytes": 0}, "slot_bytes"), ({"meta_bytes": 2000}, "meta_bytes")):
             with self.subTest(options), self.assertRaisesRegex(gpuipc.InvalidParameterError, word):
                 self.create(**options)
@@ -163,7 +165,8 @@ class ChannelTest(PackageTest):
         raw = b"\xff\xfe{" + b"[" * 200
         library = gpuipc._native.library()
         item = producer.item(5)
-        self.assertEqual(library.gpuipc_channel_publish(producer._member.pointer, ctypes.byref(item._item), 3, raw, len(raw), None, None), 0)
+        self.assertEqual(library.gpuipc_channel_publish(producer._member.pointer, ctypes.byref(item._item),
+                         3, raw, len(raw), None, None), 0)
         with consumer.take(5) as item:
             self.assertEqual((item.meta, item.meta_bytes), ({}, raw))
 
@@ -361,7 +364,8 @@ class ChannelTest(PackageTest):
         """A producer that dies amid an item: it is told of, in its place, and there is nothing in it."""
         producer, consumer = self.pair()
         with self.start("import gpuipc, os, signal\nch = gpuipc.Client().channel_attach('ch', role='producer')\nitem = ch.item()\n"
-                        "ch.put(b'after')\nitem.write(b'half')\nprint(item.ticket, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)") as other:
+                        "ch.put(b'after')\nitem.write(b'half')\nprint(item.ticket, flush=True)\n"
+                        "os.kill(os.getpid(), signal.SIGKILL)") as other:
             self.assertEqual(other.stdout.readline(), "0\n")
             other.wait()
         self.assertEqual(other.returncode, -signal.SIGKILL)
@@ -383,7 +387,8 @@ class ChannelTest(PackageTest):
     def test_a_consumer_that_dies(self):
         producer, consumer = self.pair(slots=2)
         producer.put(b"one")
-        with self.start("import gpuipc, os, signal\nch = gpuipc.Client().channel_attach('ch')\nitem = ch.take()\nprint(item.read(), flush=True)\n"
+        with self.start("import gpuipc, os, signal\nch = gpuipc.Client().channel_attach('ch')\nitem = ch.take()\n"
+                        "print(item.read(), flush=True)\n"
                         "os.kill(os.getpid(), signal.SIGKILL)") as other:
             self.assertEqual(other.stdout.readline(), "b'one'\n")
             other.wait()
@@ -394,7 +399,8 @@ class ChannelTest(PackageTest):
 
     def test_two_processes(self):
         code = ("import gpuipc, json, sys\nout = []\nwith gpuipc.Client() as c, c.channel_attach('ch', wait=20) as ch:\n"
-                "    print('ready', flush=True)\n    for item in ch: out.append([item.ticket, item.array().dtype, item.array().tobytes().hex()])\n"
+                "    print('ready', flush=True)\n    for item in ch:\n"
+                "        out.append([item.ticket, item.array().dtype, item.array().tobytes().hex()])\n"
                 "print(json.dumps(out))")
         producer = self.create()
         with self.start(code) as other:
@@ -451,7 +457,8 @@ class ChannelTest(PackageTest):
             with producer.item(5, stream=one) as item:
                 array = item.array((64,), "uint8")
                 gate.wait(1, stream=one)
-                self.assertEqual(cuda.cuMemsetD8Async(ctypes.c_uint64(array.pointer), ctypes.c_ubyte(5), ctypes.c_size_t(64), streams[0]), 0)
+                self.assertEqual(cuda.cuMemsetD8Async(ctypes.c_uint64(array.pointer), ctypes.c_ubyte(5), ctypes.c_size_t(64),
+                                 streams[0]), 0)
             item = consumer.take(5, stream=type("Stream", (), {"cuda_stream": two})())
             found = item.array()
             self.assertEqual(found.__cuda_array_interface__["stream"], two)

@@ -99,7 +99,8 @@ class ClientTest(PackageTest):
                     self.assertEqual(error.status, kind.status)
                     self.assertTrue(str(error) == error.message and len(error.message) > 10, error)
                     again = pickle.loads(pickle.dumps(error))
-                    self.assertEqual((type(again), again.message, again.code, again.subject), (kind, error.message, error.code, error.subject))
+                    self.assertEqual((type(again), again.message, again.code, again.subject),
+                                     (kind, error.message, error.code, error.subject))
             buffer.seal()
             self.assertIs(type(self.caught(buffer.seal)), gpuipc.AlreadySealedError)
             self.assertIs(type(self.caught(self.ours.open, "taken")), gpuipc.AlreadySealedError)
