@@ -629,6 +629,47 @@ GPUIPC_PUBLIC int gpuipc_watch_next(gpuipc_watch *watch, int timeout_ms, const g
 GPUIPC_PUBLIC void gpuipc_watch_stop(gpuipc_watch *watch);
 GPUIPC_PUBLIC void gpuipc_watch_free(gpuipc_watch *watch);
 
+/* ---- for Python -------------------------------------------------------------------------------------------
+ *
+ * What the package gpuipc cannot do in Python itself: a tensor of DLPack is ended by whoever consumed it, in any thread, with the
+ * interpreter's lock or without, amid an exception, after the interpreter's end. The library links no Python and is handed what it calls. */
+
+/* Functions of Python's own interface: PyGILState_Ensure, PyGILState_Release, PyErr_Fetch, PyErr_Restore, Py_IncRef, Py_DecRef,
+ * PyCapsule_New, PyCapsule_IsValid, PyCapsule_GetPointer. */
+typedef struct gpuipc_python {
+        size_t struct_size;
+        int (*gil_ensure)(void);
+        void (*gil_release)(int state);
+        void (*err_fetch)(void **ret_type, void **ret_value, void **ret_traceback);
+        void (*err_restore)(void *type, void *value, void *traceback);
+        void (*inc_ref)(void *object);
+        void (*dec_ref)(void *object);
+        void *(*capsule_new)(void *pointer, const char *name, void (*destructor)(void *capsule));
+        int (*capsule_is_valid)(void *capsule, const char *name);
+        void *(*capsule_get)(void *capsule, const char *name);
+} gpuipc_python;
+
+/* Copied. To be called before the first capsule is made; again, it does nothing. */
+GPUIPC_PUBLIC int gpuipc_python_begin(const gpuipc_python *calls, gpuipc_error *ret_error);
+
+/* To be called when the interpreter is about to end: tensors that end from now on free what is the library's, and no owner. */
+GPUIPC_PUBLIC void gpuipc_python_end(void);
+
+typedef struct gpuipc_tensor {
+        size_t struct_size; /* sizeof(gpuipc_tensor) */
+        void *data;
+        const int64_t *shape, *strides; /* of n_dimensions each, copied; strides in elements */
+        int32_t n_dimensions;
+        int32_t device_type, device_id; /* as DLPack numbers them */
+        uint8_t type_code, type_bits;
+        uint16_t versioned; /* 1: a DLManagedTensorVersioned of version 1.0, "dltensor_versioned"; 0: a DLManagedTensor, "dltensor" */
+        uint64_t flags;     /* of the versioned: 1 read-only, 2 a copy */
+} gpuipc_tensor;
+
+/* A new capsule (a PyObject), which takes a reference on `owner` (a PyObject) until it, or the tensor in it once consumed, is ended. To be
+ * called with the interpreter's lock. */
+GPUIPC_PUBLIC int gpuipc_python_capsule(const gpuipc_tensor *tensor, void *owner, void **ret_capsule, gpuipc_error *ret_error);
+
 /* ---- the wire itself -------------------------------------------------------------------------------------- */
 
 /* Calls any method with JSON parameters (NULL: none) over a connection of its own and hands each reply's "parameters"
