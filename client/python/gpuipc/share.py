@@ -16,7 +16,7 @@ from typing import Any, Optional, Union
 
 from .buffer import Buffer
 from .client import Client
-from .errors import LayoutError, NoSuchBufferError
+from .errors import AccessDeniedError, Error, LayoutError, NoSuchBufferError, NoSuchDeviceError
 from .layout import Layout
 
 VERSION = 1
@@ -27,15 +27,18 @@ def is_card(meta: dict[str, Any]) -> bool:
     return isinstance(meta.get("share"), dict)
 
 
-def publish(client: Client, name: Optional[str], buffer: str, layout: Layout, *, mode: Union[int, str, None] = None, keep: float = 0,
-            label: Optional[str] = None) -> Buffer:
-    """A new card for a tensor that is complete, in the buffer of that id.
+def publish(client: Client, name: Optional[str], buffer: str, layout: Layout, *, device: Optional[str] = None,
+            mode: Union[int, str, None] = None, keep: float = 0, label: Optional[str] = None) -> Buffer:
+    """A new card for a tensor that is complete, in the buffer of that id. It lies in host memory, or on `device` where the daemon has none.
 
     Raises:
         NameTakenError, QuotaExceededError, InvalidParameterError: as of `Client.allocate()`.
     """
     meta = {"share": {"v": VERSION, "buffer": buffer, **layout.to_meta()}}
-    return client.allocate(1, device="host", name=name, mode=mode, meta=meta, keep=keep, label=label)
+    try:
+        return client.allocate(1, device="host", name=name, mode=mode, meta=meta, keep=keep, label=label)
+    except NoSuchDeviceError:  # it serves GPUs alone (--backend cuda)
+        return client.allocate(1, device=device, name=name, mode=mode, meta=meta, keep=keep, label=label)
 
 
 def read(card: Buffer) -> tuple[str, Layout]:
@@ -53,6 +56,22 @@ def read(card: Buffer) -> tuple[str, Layout]:
     return share["buffer"], Layout.from_meta(share)
 
 
+def open_as(client: Client, id: str, access: str, label: Optional[str] = None) -> Buffer:
+    """Opens a buffer by its id. One that may be read and not written to is, for who wants to write, as if it were not there; here that is
+    AccessDeniedError."""
+    try:
+        return client.open(id=id, access=access, label=label)
+    except NoSuchBufferError as error:
+        if access != "rw":
+            raise
+        try:
+            client.open(id=id, access="ro", label=label).close()
+        except Error:
+            raise error from None
+        raise AccessDeniedError(f"The buffer {id} is another user's, and its mode lets this one read it, not write. Ask with access=\"ro\".",
+                                name="io.gpuipc.Broker.AccessDenied", subject=id) from error
+
+
 def follow(client: Client, card: Buffer, access: str = "rw", label: Optional[str] = None) -> tuple[Buffer, Layout]:
     """The buffer that a card names, with a lease of its own, and the tensor's layout in it. The card's lease ends after that lease.
 
@@ -63,7 +82,7 @@ def follow(client: Client, card: Buffer, access: str = "rw", label: Optional[str
     """
     id, layout = read(card)
     try:
-        buffer = client.open(id=id, access=access, label=label)
+        buffer = open_as(client, id, access, label)
     except NoSuchBufferError as error:
         raise NoSuchBufferError(f"The share {card.name or card.id} is there, but its memory is not: it was of a pool, whose process has ended. "
                                 "A pool made with keep= outlives its process.", name=error.name, subject=id) from error

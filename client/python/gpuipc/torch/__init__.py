@@ -17,7 +17,7 @@ from __future__ import annotations
 from . import channel, data
 from .channel import TensorChannel
 from .data import ChannelLoader
-from .pool import Pool, pool
-from .share import Share, empty, get, put
+from ._pool import Pool, pool
+from ._share import Share, empty, get, put
 
 __all__ = ["ChannelLoader", "Pool", "Share", "TensorChannel", "channel", "data", "empty", "get", "pool", "put"]

@@ -14,15 +14,15 @@ _lock = threading.Lock()
 
 
 def client_for(client: Optional[Client] = None, socket: Optional[str] = None) -> Client:
-    """The one that is given; else this process's own for that socket (None: the usual one), which is made at first and lives as long as the
-    process.
+    """The one that is given; else this process's own for that socket (None: that of $GPUIPC_SOCKET, or the usual one), which is made when first
+    needed and lives as long as the process.
 
     Raises:
         UnreachableError: no daemon answers there.
     """
     if client is not None:
         return client
-    pid = os.getpid()
+    pid, socket = os.getpid(), socket or os.environ.get("GPUIPC_SOCKET") or None
     with _lock:
         made = _clients.get((pid, socket))
         if made is None:

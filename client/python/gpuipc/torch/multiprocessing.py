@@ -27,7 +27,7 @@ from .. import errors
 from ..client import Client
 from ..layout import Layout
 from ..share import publish
-from . import _compat, pool as pools, share
+from . import _compat, _pool as pools, _share as share
 from ._clients import client_for
 from ._reaper import Reaper
 
@@ -131,7 +131,7 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str]:
     _compat.settle(plain)
     layout: Layout = _compat.layout_of(plain, plain.data_ptr() - found.pointer)
     with Reaper.of(client).listening() as reaper:
-        card = publish(client, None, found.buffer, layout, mode=settings.mode, keep=settings.keep)
+        card = publish(client, None, found.buffer, layout, device=_compat.device_name(client, plain), mode=settings.mode, keep=settings.keep)
         share.pin(reaper, card.id, plain)
         _await(client, card.id, _let_go(client, card))
     return client.socket, card.id

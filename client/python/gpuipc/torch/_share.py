@@ -16,8 +16,8 @@ from .. import errors
 from ..buffer import Buffer
 from ..client import Client
 from ..layout import Layout
-from ..share import follow, is_card, publish
-from . import _compat, pool as pools
+from ..share import follow, is_card, open_as, publish
+from . import _compat, _pool as pools
 from ._clients import client_for
 from ._reaper import Reaper
 
@@ -73,12 +73,12 @@ class Share:
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]) -> None:
         self.close()
 
-    def _publish(self, layout: Layout, mode: Union[int, str, None], keep: float, label: Optional[str]) -> None:
+    def _publish(self, layout: Layout, device: str, mode: Union[int, str, None], keep: float, label: Optional[str]) -> None:
         if self.copied:
-            card = publish(self._client, self.name, self.buffer, layout, mode=mode, keep=keep, label=label)
+            card = publish(self._client, self.name, self.buffer, layout, device=device, mode=mode, keep=keep, label=label)
         else:
             with Reaper.of(self._client).listening() as reaper:
-                card = publish(self._client, self.name, self.buffer, layout, mode=mode, keep=keep, label=label)
+                card = publish(self._client, self.name, self.buffer, layout, device=device, mode=mode, keep=keep, label=label)
                 pin(reaper, card.id, self.tensor)
         self._card, self.id = card, card.id
         if self.name is not None:
@@ -178,7 +178,7 @@ def put(tensor: torch.Tensor, name: Optional[str] = None, *, client: Optional[Cl
     if seal:
         client.seal(where)
     share = Share(client, shared, reason, name, where)
-    share._publish(layout, mode, keep, label)
+    share._publish(layout, _compat.device_name(client, tensor), mode, keep, label)
     return share
 
 
@@ -214,7 +214,7 @@ def get(name: Optional[str] = None, *, id: Optional[str] = None, client: Optiona
     else:
         buffer, layout = first, Layout.from_meta(first.meta, first.size)
         if access == "rw":
-            buffer = client.open(id=first.id, access=access, label=label)
+            buffer = open_as(client, first.id, access, label)
             first.close()
     with buffer:
         return _compat.tensor_in(_compat.bytes_of(buffer), layout)

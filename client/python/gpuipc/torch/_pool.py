@@ -79,7 +79,8 @@ def whereabouts(tensor: torch.Tensor, neighbours: bool) -> tuple[Optional[Block]
     start, n = _compat.storage_range(tensor)
     block = find(start) if n else None
     if block is None:
-        return None, "it was not made in a pool of gpuipc's (with gpuipc.torch.pool(): ...)"
+        how = "in a gpuipc.torch.pool() or by gpuipc.torch.empty()" if tensor.device.type == "cuda" else "by gpuipc.torch.empty()"
+        return None, f"it was not made {how}"
     if neighbours:
         return block, ""
     layout = _compat.layout_of(tensor)
