@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Iterator, Optional, Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 from . import _cuda, _dlpack, errors
 from ._dlpack import Source
-from .layout import BY_TYPESTR, DTYPES, Layout, row_major
+from .layout import BY_TYPESTR, DTYPES, Layout, dtype_name, row_major
 
 _KINDS = {"?": "bool", "b": "int", "h": "int", "i": "int", "l": "int", "q": "int", "n": "int", "c": "uint", "B": "uint", "H": "uint",
           "I": "uint", "L": "uint", "Q": "uint", "N": "uint", "e": "float", "f": "float", "d": "float"}
@@ -50,7 +52,8 @@ def _of_interface(thing: Any, interface: dict[str, Any]) -> Source:
     steps = interface.get("strides")
     strides = row_major(shape) if steps is None else tuple(step // itemsize for step in steps)
     if steps is not None and any(step % itemsize for step in steps):
-        raise errors.LayoutError(f"strides: {list(steps)} bytes are not whole elements of {dtype}. Copy the array first.", subject="strides")
+        raise errors.LayoutError(f"strides: {list(steps)} bytes are not whole elements of {dtype}. Copy the array first.",
+                                 subject="strides")
     return Source(thing, interface["data"][0], dtype, shape, strides, (_dlpack.CPU, 0))
 
 
@@ -60,11 +63,9 @@ def _of_buffer(thing: Any) -> Source:
     if kind is None or view.format[:-1] not in ("", "@", "=", "<"):
         raise errors.LayoutError(f"dtype: elements of the format {view.format!r} have no name here.", subject="dtype")
     dtype = kind if kind == "bool" else f"{kind}{8 * view.itemsize}"
+    shape = tuple(view.shape or ())
     if not view.c_contiguous:
-        view = memoryview(view.tobytes()).cast("B")
-        shape = memoryview(thing).shape
-    else:
-        shape = view.shape
+        view = memoryview(view.tobytes())
     n = view.nbytes
     address = 0
     if n and not view.readonly:
@@ -72,7 +73,12 @@ def _of_buffer(thing: Any) -> Source:
     elif n:  # what cannot be pointed into from Python is copied once more
         view = memoryview(bytearray(view.tobytes()))
         address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
-    return Source(view, address, dtype, tuple(shape), row_major(shape), (_dlpack.CPU, 0))
+    return Source(view, address, dtype, shape, row_major(shape), (_dlpack.CPU, 0))
+
+
+def _of_dlpack(thing: Any) -> Source:
+    on_gpu = thing.__dlpack_device__()[0] in (_dlpack.CUDA, _dlpack.CUDA_MANAGED)
+    return _dlpack.look(thing.__dlpack__(stream=1) if on_gpu else thing.__dlpack__())
 
 
 def source_of(thing: Any) -> Source:
@@ -86,9 +92,15 @@ def source_of(thing: Any) -> Source:
     interface = getattr(thing, "__array_interface__", None)
     if isinstance(interface, dict) and interface.get("data") is not None:
         return _of_interface(thing, interface)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(thing, torch.Tensor):
+        dtype = dtype_name(thing.dtype)
+        raw = DTYPES[dtype][0] in _dlpack.SINCE_NOT_LONG
+        source = _of_dlpack(thing.view(torch.uint8) if raw else thing)
+        source.dtype = dtype
+        return source
     if hasattr(thing, "__dlpack__"):
-        on_gpu = thing.__dlpack_device__()[0] in (_dlpack.CUDA, _dlpack.CUDA_MANAGED)
-        return _dlpack.look(thing.__dlpack__(stream=1) if on_gpu else thing.__dlpack__())
+        return _of_dlpack(thing)
     try:
         memoryview(thing).release()
     except TypeError:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+from collections.abc import Iterator
 from ctypes import POINTER, byref, c_char, c_int, c_size_t, c_uint, c_uint64, c_void_p
-from typing import Any, Iterator
+from typing import Any
 
 from . import errors
 

@@ -13,6 +13,8 @@ from .layout import BY_DLPACK, DTYPES, Layout, row_major
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 READ_ONLY, IS_COPIED = 1, 2
+# Codes of one byte's types that consumers and producers in use do not know: bool, and the float8 ones.
+SINCE_NOT_LONG = (6, 10, 11, 12, 13, 14)
 
 
 class _Tensor(Structure):
@@ -55,7 +57,8 @@ def capsule(owner: object, pointer: int, layout: Layout, device: tuple[int, int]
     n = len(layout.shape)
     code, bits, _ = DTYPES[layout.dtype]
     numbers = (c_int64 * n)(*layout.shape), (c_int64 * n)(*layout.strides)
-    tensor = _native.Tensor(ctypes.sizeof(_native.Tensor), pointer + layout.offset, *numbers, n, *device, code, bits, int(versioned), flags)
+    tensor = _native.Tensor(ctypes.sizeof(_native.Tensor), pointer + layout.offset, *numbers, n, *device, code, bits, int(versioned),
+                            flags)
     result = c_void_p()
     error = _native.Error()
     if _native.library().gpuipc_python_capsule(ctypes.byref(tensor), id(owner), ctypes.byref(result), ctypes.byref(error)) != 0:
@@ -68,7 +71,8 @@ def capsule(owner: object, pointer: int, layout: Layout, device: tuple[int, int]
 class Source:
     """A tensor of somebody else's, as it lies in memory; what keeps it there is `owner`."""
 
-    def __init__(self, owner: Any, pointer: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], device: tuple[int, int]) -> None:
+    def __init__(self, owner: Any, pointer: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...],
+                 device: tuple[int, int]) -> None:
         self.owner, self.pointer, self.dtype, self.shape, self.strides, self.device = owner, pointer, dtype, shape, strides, device
 
 

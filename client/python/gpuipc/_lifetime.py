@@ -17,7 +17,8 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any, Callable, Iterator, Optional
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 from . import _native, errors
 

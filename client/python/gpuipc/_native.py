@@ -10,8 +10,22 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ubyte, c_uint8, c_uint16,
-                    c_uint64, c_void_p)
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_ubyte,
+    c_uint8,
+    c_uint16,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any, Optional
 
 from . import errors
@@ -328,9 +342,9 @@ def encode(value: Optional[str], what: str) -> Optional[bytes]:
 
 def raise_error(error: Error) -> None:
     raise errors.make(
-        error.status, error.message.decode("utf-8", "replace"), name=text(error.name) or "", subject=error.subject.decode("utf-8", "replace"),
-        code=text(error.code), system_errno=error.system_errno, limit=error.limit, used=error.used, asked=error.asked,
-        free_bytes=error.free_bytes, oldest=error.oldest)
+        error.status, error.message.decode("utf-8", "replace"), name=text(error.name) or "",
+        subject=error.subject.decode("utf-8", "replace"), code=text(error.code), system_errno=error.system_errno, limit=error.limit,
+        used=error.used, asked=error.asked, free_bytes=error.free_bytes, oldest=error.oldest)
 
 
 def call(function: str, *arguments: Any) -> None:

@@ -17,6 +17,9 @@ _FORMATS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", 
             "float32": "f", "float64": "d"}
 
 
+_View = memoryview  # which classes here have a method of the same name as
+
+
 class Memory:
     """Where an array lies: what keeps it, and on which device. `stream`: what it is ready on, None where it is ready."""
 
@@ -49,7 +52,7 @@ class Array:
         device: the UUID of the GPU, or "host".
     """
 
-    __slots__ = ("layout", "readonly", "_memory", "__weakref__")
+    __slots__ = ("__weakref__", "_memory", "layout", "readonly")
 
     def __init__(self, memory: Memory, layout: Layout) -> None:
         layout.check(memory.size)
@@ -144,7 +147,8 @@ class Array:
         wanted = own if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
         versioned = max_version is not None and max_version[0] >= 1
         if wanted != own and (wanted[0] != _dlpack.CPU or copy is False):
-            raise BufferError(f"the array is on device {own}, and cannot be given on {wanted}" + (" without a copy" if copy is False else ""))
+            refused = " without a copy" if copy is False else ""
+            raise BufferError(f"the array is on device {own}, and cannot be given on {wanted}{refused}")
         if wanted[0] == _dlpack.CPU and (copy or wanted != own):
             return self._copied(versioned)
         if copy:
@@ -225,7 +229,7 @@ class Array:
             interface["data"] = (0, self.readonly)
         return {**interface, "stream": self._memory.stream or None}
 
-    def memoryview(self) -> memoryview:
+    def memoryview(self) -> _View:
         """A memoryview with shape and format; on Python 3.12 and later also by `memoryview(array)`.
 
         Raises:
@@ -238,14 +242,13 @@ class Array:
             raise BufferError("the array is not row-major, and only such can be a memoryview here: use numpy.asarray()")
         if self.dtype not in _FORMATS:
             raise BufferError(f"a memoryview has no {self.dtype}: use DLPack")
-        flat = byte_view(self, self.pointer, self.nbytes, self.readonly)
+        flat: Any = byte_view(self, self.pointer, self.nbytes, self.readonly)
         if self.size == 0 and self.ndim != 1:
             raise BufferError("a memoryview cannot be empty in more than one dimension: use numpy.asarray()")
-        if self.size == 0:
-            return flat.cast(_FORMATS[self.dtype])
-        return flat.cast(_FORMATS[self.dtype], list(self.shape))
+        view: _View = flat.cast(_FORMATS[self.dtype], list(self.shape)) if self.size else flat.cast(_FORMATS[self.dtype])
+        return view
 
-    def __buffer__(self, flags: int) -> memoryview:
+    def __buffer__(self, flags: int) -> _View:
         if flags & 1 and self.readonly:
             raise BufferError("the array is read-only")
         return self.memoryview()
@@ -270,19 +273,31 @@ class Array:
             dtype = numpy.dtype(getattr(ml_dtypes, self.dtype))
         except (ImportError, AttributeError):
             raise TypeError(f"NumPy has no {self.dtype} without the package ml_dtypes: install it, or use DLPack") from None
-        raw = Array(self._memory, Layout(f"uint{8 * self.layout.itemsize}", self.shape, self.strides, self.layout.offset))
-        return numpy.asarray(raw).view(dtype)
+        return numpy.asarray(self._as(f"uint{8 * self.layout.itemsize}")).view(dtype)
 
     def torch(self) -> Any:
-        """A torch.Tensor of the same memory. PyTorch knows no read-only tensors: writing to a read-only one ends the process with SIGSEGV on
-        host memory, and is a fault of the context's on a GPU."""
+        """A torch.Tensor of the same memory. PyTorch knows no read-only tensors: writing to a read-only one ends the process with SIGSEGV
+        on host memory, and is a fault of the context's on a GPU.
+
+        Raises:
+            TypeError: this PyTorch has no such dtype.
+        """
         import torch.utils.dlpack
 
+        dtype = getattr(torch, self.dtype, None)
+        if dtype is None:
+            raise TypeError(f"this PyTorch ({torch.__version__}) has no {self.dtype}: view the bytes as another dtype, or use a newer one")
         if not self._memory.on_host:
             with torch.cuda.device(self._memory.ordinal):
                 stream = torch.cuda.current_stream().cuda_stream
             self._order(stream or 1)
+        if DTYPES[self.dtype][0] in _dlpack.SINCE_NOT_LONG:
+            return torch.utils.dlpack.from_dlpack(self._as("uint8")._capsule(False)).view(dtype)
         return torch.utils.dlpack.from_dlpack(self._capsule(False))
+
+    def _as(self, dtype: str) -> Array:
+        """Another dtype of the same size."""
+        return Array(self._memory, Layout(dtype, self.shape, self.strides, self.layout.offset))
 
     def cupy(self) -> Any:
         """A cupy.ndarray of the same memory, on a GPU.
@@ -297,7 +312,7 @@ class Array:
         return cupy.asarray(self) if DTYPES[self.dtype][2] else cupy.from_dlpack(self)
 
 
-def byte_view(owner: object, pointer: int, n: int, read_only: bool) -> memoryview:
+def byte_view(owner: object, pointer: int, n: int, read_only: bool) -> _View:
     """Bytes at an address, which `owner` keeps there."""
     memory = (ctypes.c_ubyte * n).from_address(pointer) if n else (ctypes.c_ubyte * 0)()
     memory._owner = owner  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from . import _native
 from ._lifetime import Facts, Lease
-from .array import Array, Memory, byte_view
+from .array import Array, Memory, _View, byte_view
 from .errors import LayoutError
 from .layout import Layout, parse_meta
 
@@ -148,7 +148,8 @@ class Buffer:
         return fd
 
     def check(self) -> None:
-        """Asks nobody, and raises LeaseLostError when the lease is known to have ended by itself, as with a daemon that did not come back."""
+        """Asks nobody, and raises LeaseLostError when the lease is known to have ended by itself, as with a daemon that did not come
+        back."""
         with self._held().used() as pointer:
             _native.call("gpuipc_buffer_check", pointer)
 
@@ -248,7 +249,7 @@ class Buffer:
         return array.copy() if copy else array
 
 
-    def memoryview(self) -> memoryview:
+    def memoryview(self) -> _View:
         """All of its bytes, of host memory; on Python 3.12 and later also by `memoryview(buffer)`. BufferError: it is on a GPU."""
         if self.device != "host":
             raise BufferError("the buffer is on a GPU, where a memoryview cannot reach: use array(), or read() and write()")
@@ -256,11 +257,11 @@ class Buffer:
         return byte_view(array, array.pointer, self.size, array.readonly)
 
     @property
-    def buf(self) -> memoryview:
+    def buf(self) -> _View:
         """memoryview(), under the name that multiprocessing.shared_memory has for it; a new one each time."""
         return self.memoryview()
 
-    def __buffer__(self, flags: int) -> memoryview:
+    def __buffer__(self, flags: int) -> _View:
         if flags & 1 and self._facts.read_only:
             raise BufferError("the buffer was opened read-only")
         return self.memoryview()
@@ -295,6 +296,8 @@ class Buffer:
         Raises:
             AlreadySealedError, AccessDeniedError.
         """
+        if not self._facts.read_only:
+            self._held().map()  # host memory that is sealed cannot be mapped for writing any more
         self._client.seal(self.id)
 
     def close(self) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, AsyncIterator, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from . import _copy, _cuda, _dlpack, _native, errors
 from ._lifetime import Connection, Keeper
 from ._waits import in_slices
-from .array import Array, Memory, byte_view
 from .aio import until
+from .array import Array, Memory, byte_view
 from .fence import stream_handle
 from .layout import Layout, dump_meta, parse_meta
 
@@ -236,8 +237,8 @@ class Item:
         if not self._mine or not self._in_hand:
             raise ValueError("only a producer writes, before it publishes")
         if offset < 0 or offset + n > self.size:
-            raise errors.InvalidParameterError(f"{what}: {n} bytes at {offset} do not fit into a slot of {self.size}. Make the channel with "
-                                               "a larger slot_bytes.", subject=what)
+            raise errors.InvalidParameterError(f"{what}: {n} bytes at {offset} do not fit into a slot of {self.size}. Make the channel "
+                                               "with larger slot_bytes.", subject=what)
 
     # ---- the end ----
 
@@ -266,8 +267,9 @@ class Item:
         """
         text = (dump_meta(self._own_meta, self._layout) or "").encode()
         if len(text) > self._member.meta_bytes:
-            raise errors.InvalidParameterError(f"meta: {len(text)} bytes, and an item of this channel has at most {self._member.meta_bytes}. "
-                                               "Make the channel with larger meta_bytes (at most 1024), or say less.", subject="meta")
+            raise errors.InvalidParameterError(f"meta: {len(text)} bytes, and an item of this channel has at most "
+                                               f"{self._member.meta_bytes}. Make the channel with larger meta_bytes (at most 1024), or say "
+                                               "less.", subject="meta")
         n = size if size is not None else self._written if self._written or self._layout else self.size
         self._finish("gpuipc_channel_publish", n, text or None, len(text), self._stream if stream is None else stream_handle(stream))
 
@@ -403,8 +405,8 @@ class Channel:
         return self._fact("gpuipc_channel_cuda_device")
 
     def fileno(self) -> int:
-        """A descriptor for event loops, readable while the next take or begin need not wait; a call with timeout 0 that raises TimedOutError
-        makes it unreadable. Only to be polled."""
+        """A descriptor for event loops, readable while the next take or begin need not wait; a call with timeout 0 that raises
+        TimedOutError makes it unreadable. Only to be polled."""
         fd = self._fact("gpuipc_channel_fd")
         if fd < 0:
             raise errors.NoMemoryError("The channel's descriptor cannot be had: no memory, threads or descriptors are left, or the channel "

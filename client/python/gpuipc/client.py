@@ -244,8 +244,8 @@ class Client:
         for device in self.status().devices:
             if device.uuid.replace("-", "").endswith(digits):
                 return device.uuid
-        raise errors.NoSuchDeviceError(f"The daemon does not have this process's GPU {ordinal} ({digits}). Give device=\"host\", or start the "
-                                       "daemon where it sees that GPU.", subject=digits)
+        raise errors.NoSuchDeviceError(f"The daemon does not have this process's GPU {ordinal} ({digits}). Give device=\"host\", or start "
+                                       "the daemon where it sees that GPU.", subject=digits)
 
     def get(self, name: Optional[str] = None, *, id: Optional[str] = None, owner: Owner = None, access: str = "ro", wait: float = 0,
             label: Optional[str] = None) -> Array:
@@ -360,8 +360,8 @@ class Client:
         return await in_thread(lambda unwanted: self._attach(name, role, owner, wait, label, unwanted), Channel.close)
 
     def _attach(self, name: str, role: str, owner: Owner, wait: float, label: Optional[str], unwanted: Unwanted) -> Channel:
-        options = _native.ChannelAttachOptions(ctypes.sizeof(_native.ChannelAttachOptions), choice(ROLES, role, "role"), owner_number(owner),
-                                               0, _native.encode(label, "label") or self._label)
+        options = _native.ChannelAttachOptions(ctypes.sizeof(_native.ChannelAttachOptions), choice(ROLES, role, "role"),
+                                               owner_number(owner), 0, _native.encode(label, "label") or self._label)
         known = _native.encode(name, "name")
 
         def attempt(wait_ms: int) -> Channel:

@@ -10,6 +10,14 @@ from __future__ import annotations
 import re
 from typing import Any, Optional
 
+__all__ = [
+    "AccessDeniedError", "AlreadySealedError", "BrokenItemError", "ClosedError", "CorruptError", "DeviceDegradedError",
+    "DisconnectedError", "Error", "EventsLostError", "ForkedError", "HandleUnsupportedError", "InternalError",
+    "InvalidParameterError", "LayoutError", "LeaseLostError", "LibraryError", "MapError", "NameTakenError", "NoMemoryError",
+    "NoSuchBufferError", "NoSuchDeviceError", "NoSuchLeaseError", "NoSuchSessionError", "OutOfMemoryError", "ProtocolError",
+    "QuotaExceededError", "TimedOutError", "TooManyRequestsError", "UnreachableError", "UnsupportedError",
+]
+
 
 class Error(Exception):
     """The base of all of them.
@@ -25,6 +33,7 @@ class Error(Exception):
     """
 
     status = 0
+    name: Any
 
     def __init__(self, message: str = "", *, name: str = "", subject: str = "", code: Optional[str] = None, system_errno: int = 0,
                  limit: int = -1, used: int = -1, asked: int = -1, free_bytes: int = -1, oldest: int = -1) -> None:
@@ -34,7 +43,7 @@ class Error(Exception):
         self.limit, self.used, self.asked, self.free_bytes, self.oldest = (
             None if figure < 0 else figure for figure in (limit, used, asked, free_bytes, oldest))
         if isinstance(self, OSError) and system_errno:
-            self.errno = system_errno
+            object.__setattr__(self, "errno", system_errno)
 
     def _sentences(self) -> list[str]:
         return re.split(r"(?<=\.)\s+(?=[A-Z'\"])", re.sub(r"\s*\[G\d+\]\s*$", "", self.message), maxsplit=1)

@@ -95,7 +95,7 @@ class LeaseInfo:
 
 
 def _texts(array: Any) -> tuple[str, ...]:
-    found = []
+    found: list[str] = []
     while array and array[len(found)] is not None:
         found.append(_text(array[len(found)]))
     return tuple(found)

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from . import _native, errors
 from ._lifetime import Keeper
