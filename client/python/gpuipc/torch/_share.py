@@ -210,13 +210,24 @@ def get(name: Optional[str] = None, *, id: Optional[str] = None, client: Optiona
     # A card is only read, whoever's it is.
     first = client.open(name, id=id, owner=owner, access="ro", wait=wait, label=label)
     if is_card(first.meta):
-        buffer, layout = follow(client, first, access, label)
-    else:
-        buffer, layout = first, Layout.from_meta(first.meta, first.size)
-        if access == "rw":
-            buffer = open_as(client, first.id, access, label)
-            first.close()
+        return through(client, first, access, label)
+    if access == "ro":
+        return directly(first)
+    with first:
+        return directly(open_as(client, first.id, access, label))
+
+
+def through(client: Client, card: Buffer, access: str = "rw", label: Optional[str] = None) -> torch.Tensor:
+    """The tensor that a card names."""
+    buffer, layout = follow(client, card, access, label)
     with buffer:
+        return _compat.tensor_in(_compat.bytes_of(buffer), layout)
+
+
+def directly(buffer: Buffer) -> torch.Tensor:
+    """The tensor that is a buffer's own; the Buffer is closed."""
+    with buffer:
+        layout = Layout.from_meta(buffer.meta, buffer.size)
         return _compat.tensor_in(_compat.bytes_of(buffer), layout)
 
 

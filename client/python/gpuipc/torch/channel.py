@@ -20,6 +20,7 @@ from typing import Any, Callable, Iterator, Optional, Union
 import torch
 
 from .. import errors
+from ..array import Array
 from ..channel import Channel, ChannelStats, Item
 from ..client import Client
 from ..errors import LayoutError
@@ -135,7 +136,8 @@ def _layouts_of(item: Item) -> tuple[list[Layout], Any]:
 
 
 def _raw(item: Item) -> torch.Tensor:
-    raw: torch.Tensor = item.array((item.size,), "uint8").torch()
+    # Not item.array(), which would note in a producer's item that it is bytes.
+    raw: torch.Tensor = Array(item._memory(), Layout.of("uint8", (item.size,))).torch()
     return raw
 
 
@@ -145,8 +147,8 @@ def batch_of(item: Item) -> Any:
     Raises:
         BrokenItemError: its producer died before it was whole. LayoutError: its metadata describes no tensors.
     """
-    layouts, tree = _layouts_of(item)
     raw = _raw(item)
+    layouts, tree = _layouts_of(item)
     return _grow(tree, [_compat.tensor_in(raw, layout) for layout in layouts])
 
 

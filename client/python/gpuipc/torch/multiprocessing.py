@@ -116,8 +116,8 @@ def _let_go(client: Client, buffer: Any) -> Callable[[], None]:
     return done
 
 
-def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str]:
-    """The socket's path and the id to be got."""
+def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str, bool]:
+    """The socket's path, the id to be got, and whether it is a card's."""
     client = client_for(settings.client if settings.pid == os.getpid() else None)
     plain = _compat.plain(tensor)
     found, reason = pools.whereabouts(plain, settings.neighbours)
@@ -125,7 +125,7 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str]:
         buffer, _, _ = share._copy(client, plain, None, settings.mode, settings.keep, 0, None, hold=True)
         _compat.settle(plain)
         _await(client, buffer.id, _let_go(client, buffer))
-        return client.socket, buffer.id
+        return client.socket, buffer.id, False
     assert found is not None
     pools.prepare(plain, found, settings.neighbours)
     _compat.settle(plain)
@@ -134,20 +134,22 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str]:
         card = publish(client, None, found.buffer, layout, device=_compat.device_name(client, plain), mode=settings.mode, keep=settings.keep)
         share.pin(reaper, card.id, plain)
         _await(client, card.id, _let_go(client, card))
-    return client.socket, card.id
+    return client.socket, card.id, True
 
 
 def _reduce(tensor: torch.Tensor) -> Any:
     settings = _settings
     if settings is None or tensor.device.type not in settings.devices or (tensor.requires_grad and not tensor.is_leaf):
         return reductions.reduce_tensor(tensor)
-    socket, id = _send(tensor, settings)
-    return _rebuild, (socket, id, isinstance(tensor, torch.nn.Parameter), tensor.requires_grad)
+    return _rebuild, (*_send(tensor, settings), isinstance(tensor, torch.nn.Parameter), tensor.requires_grad)
 
 
-def _rebuild(socket: str, id: str, parameter: bool, requires_grad: bool) -> torch.Tensor:
+def _rebuild(socket: str, id: str, is_card: bool, parameter: bool, requires_grad: bool) -> torch.Tensor:
+    client = client_for(None, socket)
     try:
-        tensor = share.get(id=id, client=client_for(None, socket))
+        # Once: with that the sender lets go of it.
+        buffer = client.open(id=id, access="ro" if is_card else "rw")
+        tensor = share.through(client, buffer) if is_card else share.directly(buffer)
     except errors.NoSuchBufferError as error:
         raise errors.NoSuchBufferError(
             f"The tensor that was sent is gone ({error.message.rstrip('.')}): it was received before, it was given up, or the process that sent "
