@@ -200,10 +200,10 @@ class Pool:
                                "has no no_split). Give split=True, and share with neighbours=True or from gpuipc.torch.empty().") from None
 
     def __enter__(self) -> Pool:
-        stack = contextlib.ExitStack()
-        with stack:
+        mem_pool = self.mem_pool
+        with contextlib.ExitStack() as stack:
             stack.enter_context(_without_expandable_segments())
-            stack.enter_context(torch.cuda.use_mem_pool(self.mem_pool, self._device))
+            stack.enter_context(torch.cuda.use_mem_pool(mem_pool, self._device))
             ready = stack.pop_all()
         entered = getattr(self._here, "entered", None)
         if entered is None:
