@@ -40,11 +40,11 @@ def where():
 class ArraysTest(PackageTest):
     def setUp(self):
         super().setUp()
-        self.client = self.connect()
-        self.device = self.client.status().devices[0].uuid
+        self.ours = self.connect()
+        self.device = self.device_of(self.ours)
 
     def put(self, name, array, **options):
-        return self.client.put(name, array, device=self.device, **options)
+        return self.ours.put(name, array, device=self.device, **options)
 
     def bytes_of(self, array):
         """The elements of a gpuipc.Array, row-major, by the way that every kind of memory has."""
@@ -66,18 +66,18 @@ class ArraysTest(PackageTest):
             with self.subTest(name):
                 wanted = sample(name, (3, 4))
                 self.put(f"d/{name}", wanted, keep=60)
-                found = self.client.get(f"d/{name}")
+                found = self.ours.get(f"d/{name}")
                 self.assertEqual((found.dtype, found.shape, found.readonly), (name, (3, 4), True))
                 self.assert_same(found, wanted)
-                self.client.free(f"d/{name}")
-        self.assertEqual(self.client.buffers("d/int8"), [])
+                self.ours.free(f"d/{name}")
+        self.assertEqual(self.ours.buffers("d/int8"), [])
 
     def test_every_dtype_of_torch(self):
         for name in TORCH:
             with self.subTest(name):
                 wanted = torch.arange(1, 13).reshape(3, 4).to(getattr(torch, name))
                 with self.put(None, wanted) as buffer:
-                    found = self.client.get(id=buffer.id)
+                    found = self.ours.get(id=buffer.id)
                     self.assertEqual((found.dtype, found.shape), (name, (3, 4)))
                     raw = ctypes.string_at(wanted.data_ptr(), wanted.numel() * wanted.element_size())
                     self.assertEqual(found.tobytes(), raw)
@@ -88,7 +88,7 @@ class ArraysTest(PackageTest):
     def test_dtypes_that_neither_has(self):
         """Of which there are bytes and metadata; whoever knows them reads both."""
         for name in set(DTYPES) - set(NUMPY) - set(TORCH):
-            with self.subTest(name), self.client.allocate(8, device=self.device, meta=gpuipc.Layout.of(name, (2, 4)).to_meta()) as buffer:
+            with self.subTest(name), self.ours.allocate(8, device=self.device, meta=gpuipc.Layout.of(name, (2, 4)).to_meta()) as buffer:
                 buffer.write(b"abcdefgh")
                 found = buffer.array()
                 self.assertEqual((found.dtype, found.nbytes, found.tobytes()), (name, 8, b"abcdefgh"))
@@ -107,7 +107,7 @@ class ArraysTest(PackageTest):
                 ("stepped", base[:, :, ::-1], False), ("broadcast", numpy.broadcast_to(base[0, 0], (3, 5)), False),
                 ("one", base[2:3, :, 1:2], False), ("plain", base[2], True)):
             with self.subTest(name), self.put(None, wanted) as buffer:
-                found = self.client.get(id=buffer.id)
+                found = self.ours.get(id=buffer.id)
                 self.assertEqual(found.tobytes(), wanted.tobytes())
                 self.assert_same(found, wanted) if backend.HOST else None
                 self.assertEqual(buffer.size, wanted.nbytes)
@@ -116,12 +116,12 @@ class ArraysTest(PackageTest):
                 else:
                     self.assertTrue(found.layout.is_row_major)
                 with self.put(None, torch.from_numpy(wanted.copy()).permute(*reversed(range(wanted.ndim)))) as other:
-                    self.assertEqual(self.client.get(id=other.id).tobytes(), wanted.T.tobytes())
+                    self.assertEqual(self.ours.get(id=other.id).tobytes(), wanted.T.tobytes())
 
     def test_empty_and_without_dimensions(self):
         for wanted in (numpy.zeros((0,), "f4"), numpy.zeros((3, 0, 2), "i8"), numpy.zeros((0, 0), "u1"), numpy.float64(2.5).reshape(())):
             with self.subTest(wanted.shape), self.put(None, wanted) as buffer:
-                found = self.client.get(id=buffer.id)
+                found = self.ours.get(id=buffer.id)
                 self.assertEqual((found.shape, found.size), (wanted.shape, wanted.size))
                 self.assert_same(found, wanted)
                 if backend.HOST:
@@ -138,7 +138,7 @@ class ArraysTest(PackageTest):
         random.shuffle(order)
         wanted = wanted.transpose(order)
         with self.put(None, wanted) as buffer:
-            found = self.client.get(id=buffer.id)
+            found = self.ours.get(id=buffer.id)
             self.assertEqual((found.dtype, found.shape), (dtype, wanted.shape))
             self.assertEqual(found.tobytes(), wanted.tobytes())
             if backend.HOST:
@@ -151,23 +151,27 @@ class ArraysTest(PackageTest):
         return array.torch().contiguous().numpy().tobytes()
 
     def test_what_python_itself_has(self):
-        for thing, dtype, shape in ((b"hello", "uint8", (5,)), (bytearray(b""), "uint8", (0,)), (plain_array.array("d", [1, 2]), "float64", (2,)),
+        for thing, dtype, shape in ((b"hello", "uint8", (5,)), (bytearray(b""), "uint8", (0,)),
+                                    (plain_array.array("d", [1, 2]), "float64", (2,)),
                                     (plain_array.array("l", [1]), "int64", (1,)), (memoryview(b"abcdef")[::2], "uint8", (3,)),
-                                    (memoryview(bytes(24)).cast("I", (2, 3)), "uint32", (2, 3)), (memoryview(b"\1\0").cast("?"), "bool", (2,)),
+                                    (memoryview(bytes(24)).cast("I", (2, 3)), "uint32", (2, 3)),
+                                    (memoryview(b"\1\0").cast("?"), "bool", (2,)),
                                     ((ctypes.c_int16 * 3)(1, 2, 3), "int16", (3,))):
             with self.subTest(repr(thing)), self.put(None, thing) as buffer:
-                found = self.client.get(id=buffer.id)
+                found = self.ours.get(id=buffer.id)
                 self.assertEqual((found.dtype, found.shape, found.tobytes()), (dtype, shape, memoryview(thing).tobytes()))
 
     def test_what_cannot_be_put(self):
         for thing, kind, word in ((3, TypeError, "not int"), ([1, 2], TypeError, "not list"), ("text", TypeError, "not str"),
-                                  (numpy.zeros(3, ">f4"), gpuipc.LayoutError, "byte order"), (numpy.array(["a"]), gpuipc.LayoutError, "dtype"),
-                                  (numpy.array([None]), gpuipc.LayoutError, "dtype"), (numpy.zeros(2, "i4,f4"), gpuipc.LayoutError, "dtype"),
+                                  (numpy.zeros(3, ">f4"), gpuipc.LayoutError, "byte order"),
+                                  (numpy.array(["a"]), gpuipc.LayoutError, "dtype"),
+                                  (numpy.array([None]), gpuipc.LayoutError, "dtype"),
+                                  (numpy.zeros(2, "i4,f4"), gpuipc.LayoutError, "dtype"),
                                   (torch.zeros(2, requires_grad=True), (RuntimeError, BufferError), "grad"),
                                   (numpy.zeros(2, numpy.longdouble), gpuipc.LayoutError, "dtype")):
             with self.subTest(repr(thing)), self.assertRaisesRegex(kind, word):
                 self.put("never", thing)
-        self.assertEqual(self.client.buffers("never"), [])
+        self.assertEqual(self.ours.buffers("never"), [])
 
     def test_a_field_of_a_structured_array(self):
         """Its strides are no whole elements."""
@@ -175,7 +179,7 @@ class ArraysTest(PackageTest):
             self.put(None, numpy.zeros(3, [("a", "u1"), ("b", "f8")])["b"])
 
     def test_several_in_one_buffer(self):
-        with self.client.allocate(4096, device=self.device) as buffer:
+        with self.ours.allocate(4096, device=self.device) as buffer:
             buffer.write(sample("float32", (8, 8)).tobytes(), 256)
             whole = buffer.array((8, 8), "float32", offset=256)
             column = buffer.array((8,), "float32", (8,), offset=256 + 4 * 3)
@@ -191,7 +195,7 @@ class ArraysTest(PackageTest):
             self.assertEqual(buffer.views, 2)
 
     def test_reading_and_writing(self):
-        with self.client.allocate(10, device=self.device) as buffer:
+        with self.ours.allocate(10, device=self.device) as buffer:
             self.assertEqual(buffer.read(), bytes(10))
             self.assertEqual(buffer.write(b"abc", 2), 3)
             self.assertEqual(buffer.write(numpy.arange(8, dtype="u1")[::4], 8), 2)
@@ -208,13 +212,13 @@ class ArraysTest(PackageTest):
                 self.assertIsInstance(caught.exception, ValueError)
             with self.assertRaises(TypeError):
                 buffer.readinto(b"xx")
-            with self.client.open(id=buffer.id, access="ro") as reader, self.assertRaises(gpuipc.InvalidParameterError):
+            with self.ours.open(id=buffer.id, access="ro") as reader, self.assertRaises(gpuipc.InvalidParameterError):
                 reader.write(b"x")
             with self.assertRaises(TypeError):
                 buffer.write("text")
 
     def test_written_here_is_seen_there(self):
-        with self.client.allocate(64, device=self.device, meta={"tensor": {"dtype": "int32", "shape": [4, 4]}}) as buffer:
+        with self.ours.allocate(64, device=self.device, meta={"tensor": {"dtype": "int32", "shape": [4, 4]}}) as buffer:
             other = self.connect().open(id=buffer.id, access="ro")
             buffer.write(bytes(range(64)))
             self.assertEqual(other.array().tobytes(), bytes(range(64)))
@@ -229,18 +233,18 @@ class ArraysTest(PackageTest):
     def test_metadata_is_the_programs_too(self):
         with self.put("m", b"xyz", meta={"epoch": 3, "who": "größe"}) as buffer:
             self.assertEqual((buffer.meta["epoch"], buffer.meta["who"]), (3, "größe"))
-            self.assertIn("epoch", self.client.get("m").meta)
+            self.assertIn("epoch", self.ours.get("m").meta)
         with self.assertRaisesRegex(gpuipc.InvalidParameterError, "meta"):
             self.put(None, b"xyz", meta={"much": "x" * 4096})
-        with self.client.allocate(8, device=self.device) as buffer, self.assertRaisesRegex(gpuipc.LayoutError, "describes no tensor"):
-            self.client.get(id=buffer.id)
+        with self.ours.allocate(8, device=self.device) as buffer, self.assertRaisesRegex(gpuipc.LayoutError, "describes no tensor"):
+            self.ours.get(id=buffer.id)
 
     def test_metadata_that_lies(self):
         """Another process's: a view never reaches beyond the buffer."""
         for tensor in ({"dtype": "int8", "shape": [1 << 40]}, {"dtype": "int8", "shape": [2], "strides": [1 << 40]},
                        {"dtype": "int8", "shape": [1], "offset": backend.PAGE}, {"dtype": "int8", "shape": [-5]}, {"dtype": 5}, 7):
-            with self.subTest(tensor), self.client.allocate(8, device=self.device, meta={"tensor": tensor}) as buffer:
-                for attempt in (buffer.array, lambda buffer=buffer: self.client.get(id=buffer.id)):
+            with self.subTest(tensor), self.ours.allocate(8, device=self.device, meta={"tensor": tensor}) as buffer:
+                for attempt in (buffer.array, lambda buffer=buffer: self.ours.get(id=buffer.id)):
                     with self.assertRaises(gpuipc.LayoutError):
                         attempt()
 
@@ -248,11 +252,12 @@ class ArraysTest(PackageTest):
     def test_memoryview(self):
         with self.put(None, sample("int16", (2, 3)), seal=False) as buffer:
             view = buffer.array().memoryview()
-            self.assertEqual((view.shape, view.format, view.readonly, view.tolist()[1][2]), ((2, 3), "h", False, int(sample("int16", (2, 3))[1, 2])))
+            self.assertEqual((view.shape, view.format, view.readonly, view.tolist()[1][2]),
+                             ((2, 3), "h", False, int(sample("int16", (2, 3))[1, 2])))
             view[0, 0] = -5
             self.assertEqual(buffer.buf[:2], b"\xfb\xff")
             self.assertEqual((buffer.buf.format, buffer.buf.nbytes), ("B", 12))
-            reader = self.client.get(id=buffer.id).memoryview()
+            reader = self.ours.get(id=buffer.id).memoryview()
             self.assertTrue(reader.readonly)
             with self.assertRaises(TypeError):
                 reader[0, 0] = 1
@@ -264,7 +269,7 @@ class ArraysTest(PackageTest):
             self.assertEqual(buffer.array((), "int16").memoryview().tolist(), -5)
             if sys.version_info >= (3, 12):
                 self.assertEqual(memoryview(buffer.array())[0, 0], -5)
-                self.assertTrue(memoryview(self.client.get(id=buffer.id)).readonly)
+                self.assertTrue(memoryview(self.ours.get(id=buffer.id)).readonly)
                 self.assertEqual(bytes(memoryview(buffer))[:2], b"\xfb\xff")
 
     @backend.host_only

@@ -10,10 +10,13 @@ import gc
 import os
 import subprocess
 import sys
+import types
 
+import backend
 from books import BooksTest
-from daemon import BUILD, ROOT
+from daemon import BUILD, ROOT, Daemon
 
+KIND = "host" if backend.HOST else "cuda"
 PACKAGE = f"{ROOT}/client/python"
 if PACKAGE not in sys.path:
     sys.path.insert(0, PACKAGE)
@@ -26,8 +29,22 @@ from rawclient import WAIT_S  # noqa: E402
 class PackageTest(BooksTest):
     """Afterwards nothing may be held any more, once what the case referred to was collected."""
 
+    def make_daemon(self):
+        """With host memory beside a GPU's, since channels need some."""
+        return Daemon(*self.daemon_args, memory="host" if backend.HOST else "auto")
+
+    @staticmethod
+    def device_of(client):
+        """The UUID of the device under test."""
+        return next(device.uuid for device in client.status().devices if device.kind == KIND)
+
+    def closed_later(self, thing):
+        """Closed with the test: a channel's end() is another thing."""
+        self.owned(types.SimpleNamespace(close=thing.close))
+        return thing
+
     def connect(self, **options):
-        return self.owned(gpuipc.Client(self.daemon.socket, **options))
+        return self.closed_later(gpuipc.Client(self.daemon.socket, **options))
 
     def tearDown(self):
         gc.collect()
