@@ -33,7 +33,8 @@ def environment(rig):
 
 
 def has_torch(rig):
-    return subprocess.run([sys.executable, "-c", "import torch"], check=False, stderr=subprocess.DEVNULL, env=environment(rig)).returncode == 0
+    return subprocess.run([sys.executable, "-c", "import torch"], check=False, stderr=subprocess.DEVNULL,
+                          env=environment(rig)).returncode == 0
 
 
 def without_torch(run):
@@ -55,14 +56,15 @@ def run_suites(rig):
     def one(name):
         path = f"{HERE}/../pythontests/test_torch_{name}.py"
         try:
-            found = subprocess.run([sys.executable, "-B", path, "-v"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   text=True, errors="replace", env=environment(rig), check=False, timeout=75)
+            found = subprocess.run([sys.executable, "-B", path, "-v"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, errors="replace", env=environment(rig), check=False, timeout=75)
             done[name] = (found.returncode, found.stdout)
         except subprocess.TimeoutExpired as error:
             said = error.stdout or b""
             done[name] = ("no end", said.decode(errors="replace") if isinstance(said, bytes) else said)
 
-    threads = [threading.Thread(target=one, args=(name,)) for name in SUITES if os.path.exists(f"{HERE}/../pythontests/test_torch_{name}.py")]
+    there = [name for name in SUITES if os.path.exists(f"{HERE}/../pythontests/test_torch_{name}.py")]
+    threads = [threading.Thread(target=one, args=(name,)) for name in there]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -106,7 +108,8 @@ def deaths(rig):
         wait_for(lambda: daemon.status()["sessions"] <= sessions, f"{sessions} sessions as before")
         after, size_after = books(), memory_kb(daemon.pid, "VmRSS")
         yield (f"consumers killed while they read, after their producer's end: {told['rounds']} (and {told['held']} that held a lease)",
-               f"{told['wrong']} saw other bytes; {'; '.join(told['errors']) or 'no errors'}", "0, none; 1,000 in all" if not rig.dry else "0, none",
+               f"{told['wrong']} saw other bytes; {'; '.join(told['errors']) or 'no errors'}",
+               "0, none" if rig.dry else "0, none; 1,000 in all",
                told["wrong"] == 0 and not told["errors"] and told["rounds"] + told["held"] >= wanted and told["rounds"] > 0)
         yield ("… GPU memory, descriptors of the daemon and of the watching client grow by",
                f"{before[0] - after[0]} bytes, {after[1] - before[1]}, {after[2] - before[2]} (the daemon's resident memory: "

@@ -100,7 +100,8 @@ class BatchTest(TorchTest):
         child = self.zygote.fork()
         child.run("from gpuipc.torch.channel import create\n"
                   "channel = create('broken', slot_bytes=4096, slots=4, device=DEVICE)\n"
-                  "channel.send(torch.ones(4)); item = channel.channel.item(stream=channel.stream); channel.stream and channel.stream.synchronize()")
+                  "channel.send(torch.ones(4)); item = channel.channel.item(stream=channel.stream)\n"
+                  "channel.stream and channel.stream.synchronize()")
         with attach("broken") as consumer:
             child.kill()
             with consumer.receive(20) as tensor:
@@ -143,7 +144,8 @@ class LoaderTest(TorchTest):
             loader.close()
 
     def test_slots_come_back(self):
-        with create("back", like=torch.zeros(4, device=DEVICE), slots=2) as producer, gpuipc.torch.ChannelLoader("back", timeout=10) as loader:
+        like = torch.zeros(4, device=DEVICE)
+        with create("back", like=like, slots=2) as producer, gpuipc.torch.ChannelLoader("back", timeout=10) as loader:
             for _ in range(5):
                 producer.send(torch.zeros(4, device=DEVICE), 5)
                 producer.send(torch.zeros(4, device=DEVICE), 5)

@@ -102,10 +102,11 @@ class CutTest(TorchTest):
     def test_dead_process_s_pool(self):
         child = self.zygote.fork()
         child.run("import ctypes\nfrom gpuipc.torch import _pool, _clients\n"
-                  "core = _pool._Core(_clients.client_for(), _pool._native.PoolOptions(struct_size=ctypes.sizeof(_pool._native.PoolOptions)))\n"
+                  "options = _pool._native.PoolOptions(struct_size=ctypes.sizeof(_pool._native.PoolOptions))\n"
+                  "core = _pool._Core(_clients.client_for(), options)\n"
                   "take = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_void_p)(core.functions[0])\n"
                   "memory = torch.frombuffer((ctypes.c_char * 4096).from_address(take(4096, -1, None)), dtype=torch.uint8)\n"
-                  "share = gpuipc.torch.put(memory, 'of a pool', keep=60)" .replace("of a pool", "of-a-pool"))
+                  "share = gpuipc.torch.put(memory, 'of-a-pool', keep=60)")
         got = gpuipc.torch.get("of-a-pool")
         child.end()
         self.assertEqual(got.sum().item(), 0)  # who has it has it
@@ -171,7 +172,8 @@ class StandInTest(TorchTest):
                 with pool:
                     with pool:
                         pass
-                    self.assertEqual([each[1] for each in self.asked if each[0] == "configure"], ["max_split_size_mb:64,expandable_segments:False"])
+                    self.assertEqual([each[1] for each in self.asked if each[0] == "configure"],
+                                     ["max_split_size_mb:64,expandable_segments:False"])
                 self.assertEqual(self.asked[-1], ("configure", "max_split_size_mb:64,expandable_segments:True"))
         self.asked.clear()
         with unittest.mock.patch.dict(os.environ, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}), pool:
@@ -415,7 +417,8 @@ class PoolTest(TorchTest):
 
     def test_expandable_segments(self):
         for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-            with self.subTest(variable), Zygote(self.daemon.socket, DEVICE, {variable: "expandable_segments:True,max_split_size_mb:512"}) as zygote:
+            settings = {variable: "expandable_segments:True,max_split_size_mb:512"}
+            with self.subTest(variable), Zygote(self.daemon.socket, DEVICE, settings) as zygote:
                 child = zygote.fork()
                 child.run("before = torch.ones(1 << 22, device=DEVICE)\n"
                           f"with gpuipc.torch.pool(): tensor = torch.full(({BIG},), 2.0, device=DEVICE)\n"

@@ -58,7 +58,8 @@ class ArrivalTest(TorchTest):
         whole = some(torch.float32, (4, 6, 8, 10))
         cases = {
             "transposed": whole.transpose(1, 3), "channels last": whole.contiguous(memory_format=torch.channels_last),
-            "slice": whole[1:3, :, ::2], "expanded": whole[:, :1].expand(4, 6, 8, 10), "flipped": whole.flip(0), "narrow": whole[3, 5, 7, 9:],
+            "slice": whole[1:3, :, ::2], "expanded": whole[:, :1].expand(4, 6, 8, 10), "flipped": whole.flip(0),
+            "narrow": whole[3, 5, 7, 9:],
         }
         for what, tensor in cases.items():
             with self.subTest(what):
@@ -305,7 +306,8 @@ class RefusalTest(TorchTest):
         with self.client.allocate(10, name="bytes", device="host"):
             with self.assertRaisesRegex(gpuipc.errors.LayoutError, "no tensor"):
                 gpuipc.torch.get("bytes")
-        for meta in ({"v": 2}, {"v": 1, "buffer": 7}, {"v": 1, "buffer": "b1"}, {"v": 1, "buffer": "b999999", "tensor": {"dtype": "int8", "shape": [1]}}):
+        for meta in ({"v": 2}, {"v": 1, "buffer": 7}, {"v": 1, "buffer": "b1"},
+                     {"v": 1, "buffer": "b999999", "tensor": {"dtype": "int8", "shape": [1]}}):
             with self.client.allocate(1, name="card", device="host", meta={"share": meta}):
                 with self.assertRaises((gpuipc.errors.LayoutError, gpuipc.errors.NoSuchBufferError)):
                     gpuipc.torch.get("card")

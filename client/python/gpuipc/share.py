@@ -68,8 +68,8 @@ def open_as(client: Client, id: str, access: str, label: Optional[str] = None) -
             client.open(id=id, access="ro", label=label).close()
         except Error:
             raise error from None
-        raise AccessDeniedError(f"The buffer {id} is another user's, and its mode lets this one read it, not write. Ask with access=\"ro\".",
-                                name="io.gpuipc.Broker.AccessDenied", subject=id) from error
+        raise AccessDeniedError(f"The buffer {id} is another user's, and its mode lets this one read it, not write. Ask with "
+                                'access="ro".', name="io.gpuipc.Broker.AccessDenied", subject=id) from error
 
 
 def follow(client: Client, card: Buffer, access: str = "rw", label: Optional[str] = None) -> tuple[Buffer, Layout]:
@@ -84,11 +84,12 @@ def follow(client: Client, card: Buffer, access: str = "rw", label: Optional[str
     try:
         buffer = open_as(client, id, access, label)
     except NoSuchBufferError as error:
-        raise NoSuchBufferError(f"The share {card.name or card.id} is there, but its memory is not: it was of a pool, whose process has ended. "
-                                "A pool made with keep= outlives its process.", name=error.name, subject=id) from error
+        raise NoSuchBufferError(f"The share {card.name or card.id} is there, but its memory is not: it was of a pool, whose process has "
+                                "ended. A pool made with keep= outlives its process.", name=error.name, subject=id) from error
     try:
         layout.check(buffer.size)
-        setattr(buffer._held(), "card", card)
+        lease: Any = buffer._held()
+        lease.card = card
     except BaseException:
         buffer.close()
         raise

@@ -15,9 +15,9 @@
 from __future__ import annotations
 
 from . import channel, data
-from .channel import TensorChannel
-from .data import ChannelLoader
 from ._pool import Pool, pool
 from ._share import Share, empty, get, put
+from .channel import TensorChannel
+from .data import ChannelLoader
 
 __all__ = ["ChannelLoader", "Pool", "Share", "TensorChannel", "channel", "data", "empty", "get", "pool", "put"]

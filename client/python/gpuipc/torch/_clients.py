@@ -14,8 +14,8 @@ _lock = threading.Lock()
 
 
 def client_for(client: Optional[Client] = None, socket: Optional[str] = None) -> Client:
-    """The one that is given; else this process's own for that socket (None: that of $GPUIPC_SOCKET, or the usual one), which is made when first
-    needed and lives as long as the process.
+    """The one that is given; else this process's own for that socket (None: that of $GPUIPC_SOCKET, or the usual one), which is made when
+    first needed and lives as long as the process.
 
     Raises:
         UnreachableError: no daemon answers there.

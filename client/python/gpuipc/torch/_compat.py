@@ -14,7 +14,7 @@ from ..client import Client
 from ..errors import LayoutError
 from ..layout import Layout
 
-_uuids: "weakref.WeakKeyDictionary[Client, dict[int, str]]" = weakref.WeakKeyDictionary()
+_uuids: weakref.WeakKeyDictionary[Client, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
 def version() -> tuple[int, int]:

@@ -21,8 +21,9 @@ from typing import Any, Optional, Union
 import torch
 
 from .. import _native, errors
+from .._waits import milliseconds
 from ..buffer import Buffer
-from ..client import Client, milliseconds, mode_text
+from ..client import Client, mode_text
 from . import _compat
 from ._clients import client_for
 
@@ -37,7 +38,7 @@ class Block:
 
 
 # Buffers that are one tensor's alone: by address, as long as the storage lives.
-_own: "weakref.WeakValueDictionary[int, _Own]" = weakref.WeakValueDictionary()
+_own: weakref.WeakValueDictionary[int, _Own] = weakref.WeakValueDictionary()
 
 
 class _Own:
@@ -51,7 +52,8 @@ def remember(raw: torch.Tensor, buffer: Buffer) -> None:
         return
     own = _Own(Block(raw.data_ptr(), buffer.size, buffer.id))
     # The lease lives as long as the memory is mapped, and so does what is known of it.
-    setattr(buffer._held(), "own", own)
+    lease: Any = buffer._held()
+    lease.own = own
     _own[own.block.pointer] = own
 
 
@@ -85,11 +87,11 @@ def whereabouts(tensor: torch.Tensor, neighbours: bool) -> tuple[Optional[Block]
         return block, ""
     layout = _compat.layout_of(tensor)
     if tensor.data_ptr() != start or layout.span != n or not layout.is_dense:
-        return None, ("it is a part of its storage, and whoever gets it would see all of that: give neighbours=True if they may, or share the "
-                      "whole")
+        return None, ("it is a part of its storage, and whoever gets it would see all of that: give neighbours=True if they may, or "
+                      "share the whole")
     if start != block.pointer or (n != block.size and (tensor.device.type != "cuda" or _pieces(block) != 1)):
-        return None, ("other tensors lie, or may come to lie, beside it in its block, and whoever gets it would see them: give neighbours=True "
-                      "if they may, or make it with gpuipc.torch.empty(), or in a pool(split=False) where PyTorch has that")
+        return None, ("other tensors lie, or may come to lie, beside it in its block, and whoever gets it would see them: give "
+                      "neighbours=True if they may, or make it with gpuipc.torch.empty(), or in a pool(split=False) where PyTorch has that")
     return block, ""
 
 
@@ -186,7 +188,8 @@ class Pool:
             raise RuntimeError(f"PyTorch {torch.__version__} has no torch.cuda.MemPool, which a pool needs: 2.6 and later have. "
                                "gpuipc.torch.put() copies, and gpuipc.torch.empty() makes single tensors, with this one too.")
         if not torch.cuda.is_available():
-            raise RuntimeError("there is no GPU that PyTorch can use, and pools are for GPUs. gpuipc.torch.empty() makes tensors in host memory.")
+            raise RuntimeError("there is no GPU that PyTorch can use, and pools are for GPUs. gpuipc.torch.empty() makes tensors in "
+                               "host memory.")
         torch.cuda.init()
         # torch.cuda.memory.CUDAPluggableAllocator does the same with functions that it finds by name; each pool has its own.
         self._allocator = torch._C._cuda_customAllocator(*self._core.functions)
@@ -196,8 +199,9 @@ class Pool:
         try:
             return make(self._allocator, no_split=True)
         except TypeError:
-            raise RuntimeError(f"split: PyTorch {torch.__version__} cuts blocks into pieces and cannot be told not to (its torch.cuda.MemPool "
-                               "has no no_split). Give split=True, and share with neighbours=True or from gpuipc.torch.empty().") from None
+            raise RuntimeError(f"split: PyTorch {torch.__version__} cuts blocks into pieces and cannot be told not to (its "
+                               "torch.cuda.MemPool has no no_split). Give split=True, and share with neighbours=True or from "
+                               "gpuipc.torch.empty().") from None
 
     def __enter__(self) -> Pool:
         mem_pool = self.mem_pool
@@ -221,7 +225,7 @@ class Pool:
 
 # PyTorch refers to allocators by their address for as long as blocks of theirs live.
 _kept: list[Any] = []
-_pools: "weakref.WeakKeyDictionary[Client, dict[Any, Pool]]" = weakref.WeakKeyDictionary()
+_pools: weakref.WeakKeyDictionary[Client, dict[Any, Pool]] = weakref.WeakKeyDictionary()
 _pools_lock = threading.Lock()
 
 

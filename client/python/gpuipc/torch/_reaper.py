@@ -19,7 +19,7 @@ from .. import errors
 from ..client import Client
 
 _LINGER_S = 5.0
-_all: "weakref.WeakKeyDictionary[Client, Reaper]" = weakref.WeakKeyDictionary()
+_all: weakref.WeakKeyDictionary[Client, Reaper] = weakref.WeakKeyDictionary()
 _all_lock = threading.Lock()
 
 

@@ -17,7 +17,8 @@ from ..buffer import Buffer
 from ..client import Client
 from ..layout import Layout
 from ..share import follow, is_card, open_as, publish
-from . import _compat, _pool as pools
+from . import _compat
+from . import _pool as pools
 from ._clients import client_for
 from ._reaper import Reaper
 
@@ -111,8 +112,8 @@ def _copy(client: Client, tensor: torch.Tensor, handle: Optional[str], mode: Uni
           label: Optional[str], hold: bool = False) -> tuple[Buffer, torch.Tensor, Layout]:
     """A new buffer, the tensor in it, and how that lies. `hold`: the Buffer is left open."""
     layout = _compat.copy_layout(tensor)
-    buffer = client.allocate(max(1, layout.nbytes), device=_compat.device_name(client, tensor), handle=handle, mode=mode, keep=keep, wait=wait,
-                             meta=layout.to_meta(), label=label)
+    buffer = client.allocate(max(1, layout.nbytes), device=_compat.device_name(client, tensor), handle=handle, mode=mode, keep=keep,
+                             wait=wait, meta=layout.to_meta(), label=label)
     try:
         raw = _compat.bytes_of(buffer)
         pools.remember(raw, buffer)
@@ -249,8 +250,8 @@ def empty(*size: Any, dtype: Optional[torch.dtype] = None, device: Any = None, c
         where = torch.device("cuda", torch.cuda.current_device())
     layout = Layout.of(str(dtype or torch.get_default_dtype()), shape)
     like = torch.empty(0, device=where)
-    buffer = client.allocate(max(1, layout.nbytes), device=_compat.device_name(client, like), handle=handle, mode=mode, keep=keep, wait=wait,
-                             meta=layout.to_meta())
+    buffer = client.allocate(max(1, layout.nbytes), device=_compat.device_name(client, like), handle=handle, mode=mode, keep=keep,
+                             wait=wait, meta=layout.to_meta())
     with buffer, (torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext()):
         raw = _compat.bytes_of(buffer)
         pools.remember(raw, buffer)

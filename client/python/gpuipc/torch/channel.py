@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Callable, Iterator, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import torch
 
@@ -71,6 +72,17 @@ def _grow(tree: Any, tensors: list[torch.Tensor]) -> Any:
     raise LayoutError("meta: the tree of a batch makes no sense.", subject="meta")
 
 
+def cloned(batch: Any) -> Any:
+    """The same with tensors of its own."""
+    tensors: list[torch.Tensor] = []
+
+    def clone(tensor: torch.Tensor) -> Any:
+        tensors.append(tensor.clone())
+        return {"t": len(tensors) - 1}
+
+    return _grow(_walk(batch, clone), tensors)
+
+
 class Plan:
     """Where the tensors of a batch lie in a slot.
 
@@ -110,12 +122,13 @@ class Plan:
     def check(self, channel: Channel) -> None:
         """Raises InvalidParameterError where a slot, or its metadata, is too small."""
         if self.nbytes > channel.slot_bytes:
-            raise errors.InvalidParameterError(f"batch: {self.nbytes} bytes do not fit into a slot of {channel.slot_bytes}. Make the channel "
-                                               "with a larger slot_bytes.", subject="batch")
+            raise errors.InvalidParameterError(f"batch: {self.nbytes} bytes do not fit into a slot of {channel.slot_bytes}. Make the "
+                                               "channel with a larger slot_bytes.", subject="batch")
         n = len(json.dumps(self.meta, separators=(",", ":"), ensure_ascii=False).encode())
         if n > channel.meta_bytes:
-            raise errors.InvalidParameterError(f"batch: its description takes {n} bytes, and an item of this channel has {channel.meta_bytes} "
-                                               "for that. Send fewer tensors at once, or shorter names.", subject="batch")
+            raise errors.InvalidParameterError(f"batch: its description takes {n} bytes, and an item of this channel has "
+                                               f"{channel.meta_bytes} for that. Send fewer tensors at once, or shorter names.",
+                                               subject="batch")
 
 
 def _layouts_of(item: Item) -> tuple[list[Layout], Any]:
@@ -207,8 +220,8 @@ class TensorChannel:
 
     @contextlib.contextmanager
     def slot(self, like: Any, timeout: Optional[float] = None) -> Iterator[Any]:
-        """A slot to compute into, with nothing to copy: what lies in it goes to the consumers when the block ends, or to nobody when it ends
-        by an exception.
+        """A slot to compute into, with nothing to copy: what lies in it goes to the consumers when the block ends, or to nobody when it
+        ends by an exception.
 
             with channel.slot(like=(images, labels)) as (images, labels):
                 torch.mul(source, 2, out=images)
@@ -329,14 +342,15 @@ def create(name: Optional[str] = None, *, like: Any = None, slot_bytes: Optional
     if (like is None) == (slot_bytes is None):
         raise TypeError("give exactly one of like and slot_bytes")
     plan = Plan(like) if like is not None else None
+    room = max(1, plan.nbytes) if plan else slot_bytes
+    assert room is not None
     if device is None:
         device = plan.tensors[0].device if plan else "cuda" if torch.cuda.is_available() else "cpu"
     client = client_for(client)
     with _on(device):
         where = _compat.device_name(client, torch.empty(0, device=device))
-        return TensorChannel(client.channel_create(name, slot_bytes=max(1, plan.nbytes) if plan else slot_bytes, slots=slots, kind=kind,
-                                                   policy=policy, role=role, device=where, mode=mode, keep=keep, wait=wait, label=label,
-                                                   meta_bytes=1024))
+        return TensorChannel(client.channel_create(name, slot_bytes=room, slots=slots, kind=kind, policy=policy, role=role, device=where,
+                                                   mode=mode, keep=keep, wait=wait, label=label, meta_bytes=1024))
 
 
 def attach(name: str, *, role: str = "consumer", client: Optional[Client] = None, owner: Union[int, str, None] = None, wait: float = 0,

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Iterable, Iterator, Optional, Union
-
-import torch
+from typing import Any, Optional, Union
 
 from .. import errors
 from ..client import Client
-from .channel import TensorChannel, _walk, attach, batch_of, _grow
+from .channel import TensorChannel, attach, batch_of, cloned
 
 _EPOCH = "epoch"
 
@@ -47,8 +45,8 @@ def end_epoch(channel: TensorChannel, batches: int = 0, timeout: Optional[float]
     stats = channel.stats()
     consumers = sum(member.role == "consumer" and member.alive for member in stats.members)
     if channel.channel.kind == "queue" and consumers > 1:
-        raise ValueError(f"the channel is a queue with {consumers} consumers, and the end of an epoch would reach one of them: have a channel "
-                         "for each, or a broadcast")
+        raise ValueError(f"the channel is a queue with {consumers} consumers, and the end of an epoch would reach one of them: have a "
+                         "channel for each, or a broadcast")
     with channel.channel.item(timeout, stream=channel.stream) as item:
         item.meta = {_EPOCH: batches}
         item.publish(0, stream=channel.stream)
@@ -111,8 +109,7 @@ class ChannelLoader:
             except errors.ClosedError:
                 self._over = True
                 return
-            with contextlib.ExitStack() as stack:
-                stack.callback(lambda: item.release(stream=self.channel.stream))
+            try:
                 if item.broken and self._skip:
                     self.skipped += 1
                     continue
@@ -121,18 +118,15 @@ class ChannelLoader:
                     self._length = int(item.meta[_EPOCH])
                     return
                 batch = batch_of(item)
-                if not self._copy:
+                if self._copy:
+                    batch = cloned(batch)
+                else:
                     yield batch
-                    del batch
-                    continue
-                tensors: list[torch.Tensor] = []
-
-                def keep(tensor: torch.Tensor) -> Any:
-                    tensors.append(tensor.clone())
-                    return {"t": len(tensors) - 1}
-
-                batch = _grow(_walk(batch, keep), tensors)
-            yield batch
+            finally:
+                item.release(stream=self.channel.stream)
+            if self._copy:
+                yield batch
+            del batch
 
     def close(self) -> None:
         """Leaves the channel."""

@@ -17,8 +17,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Callable, Optional, Union
 
 import torch
 import torch.multiprocessing.reductions as reductions
@@ -27,7 +28,9 @@ from .. import errors
 from ..client import Client
 from ..layout import Layout
 from ..share import publish
-from . import _compat, _pool as pools, _share as share
+from . import _compat
+from . import _pool as pools
+from . import _share as share
 from ._clients import client_for
 from ._reaper import Reaper
 
@@ -35,7 +38,8 @@ _TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 class _Settings:
-    def __init__(self, client: Optional[Client], devices: frozenset[str], keep: float, neighbours: bool, mode: Union[int, str, None]) -> None:
+    def __init__(self, client: Optional[Client], devices: frozenset[str], keep: float, neighbours: bool,
+                 mode: Union[int, str, None]) -> None:
         self.client, self.devices, self.keep, self.neighbours, self.mode = client, devices, keep, neighbours, mode
         self.pid = os.getpid()
 
@@ -95,8 +99,13 @@ def _await(client: Client, id: str, done: Callable[[], None]) -> None:
     """Calls `done` when the buffer of that id is opened by somebody else, or given up."""
     key = os.getpid(), id
     reaper = Reaper.of(client)
+
+    def given_up() -> None:
+        reaper.forget(id, "opened")
+        done()
+
     with _lock:
-        _pending[key] = lambda: (reaper.forget(id, "opened"), done())[1]
+        _pending[key] = given_up
 
     def opened() -> None:
         with _lock:
@@ -131,7 +140,8 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str, bool]:
     _compat.settle(plain)
     layout: Layout = _compat.layout_of(plain, plain.data_ptr() - found.pointer)
     with Reaper.of(client).listening() as reaper:
-        card = publish(client, None, found.buffer, layout, device=_compat.device_name(client, plain), mode=settings.mode, keep=settings.keep)
+        card = publish(client, None, found.buffer, layout, device=_compat.device_name(client, plain), mode=settings.mode,
+                       keep=settings.keep)
         share.pin(reaper, card.id, plain)
         _await(client, card.id, _let_go(client, card))
     return client.socket, card.id, True
@@ -152,8 +162,8 @@ def _rebuild(socket: str, id: str, is_card: bool, parameter: bool, requires_grad
         tensor = share.through(client, buffer) if is_card else share.directly(buffer)
     except errors.NoSuchBufferError as error:
         raise errors.NoSuchBufferError(
-            f"The tensor that was sent is gone ({error.message.rstrip('.')}): it was received before, it was given up, or the process that sent "
-            "it ended longer ago than its keep.", name=error.name, subject=id) from error
+            f"The tensor that was sent is gone ({error.message.rstrip('.')}): it was received before, it was given up, or the process that "
+            "sent it ended longer ago than its keep.", name=error.name, subject=id) from error
     if parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
     return tensor.requires_grad_(requires_grad) if requires_grad else tensor
