@@ -229,18 +229,21 @@ except gpuipc.LeaseLostError:
         for i in range(8):
             boxes.append({"buffer": self.allocate()})
             boxes[i]["self"] = boxes[i]
-        real = gpuipc.LeaseInfo.of
+        real = gpuipc.DeviceInfo.of
+        held = []
 
         def read(info):
             boxes.clear()
             gc.collect()
+            held.append(len(gpuipc._lifetime._put_off))
             return real(info)
 
-        gpuipc.LeaseInfo.of = read
+        gpuipc.DeviceInfo.of = read
         try:
-            self.assertEqual(len(self.ours.leases()), 8)
+            self.assertEqual(self.ours.status().leases, 8)
         finally:
-            gpuipc.LeaseInfo.of = real
+            gpuipc.DeviceInfo.of = real
+        self.assertEqual(held[0], 8)
         self.gone()
 
     def test_an_exception_within_a_callback(self):
