@@ -102,6 +102,17 @@ class ArrivalTest(TorchTest):
             child.hear()
             self.assertEqual(child.ask("seen"), 1 << 22)
 
+    def test_of_the_core_while_it_is_filled(self):
+        meta = {"tensor": {"v": 1, "dtype": "uint8", "shape": [4], "sealed": True}}
+        with self.client.allocate(4, name="filling", device="host", meta=meta) as buffer:
+            child = self.zygote.fork()
+            child.tell("got = gpuipc.torch.get('filling', access='ro', wait=30).tolist()")
+            wait_for(lambda: self.leases(buffer.id) > 1, "the child to come")
+            buffer.write(b"abcd")
+            buffer.seal()
+            child.hear()
+            self.assertEqual(child.ask("got"), list(b"abcd"))
+
     def test_of_the_core(self):
         with self.client.put("plain", memoryview(bytearray(b"abcdef"))):
             with self.assertRaises(gpuipc.errors.Error) as caught:

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
-from . import _native, errors
+from . import _cuda, _native, errors
 
 
 class _Process:
@@ -117,6 +117,8 @@ class Connection:
 
 # ---- what keeps memory ----
 
+_late: collections.deque[Callable[[], None]] = collections.deque()  # ends that were put off
+
 class Keeper:
     """Memory of this process that ends with the last reference to this: `_end` says how."""
 
@@ -186,9 +188,19 @@ class Keeper:
             status = self._end(pointer, error)
             self.connection.leave(self)
 
+        if not self._ready():
+            _late.append(ending)
+            return
         _quietly(ending)
+        while _late:
+            with contextlib.suppress(IndexError):
+                _quietly(_late.popleft())
         if in_earnest and status != 0:
             _native.raise_error(error)
+
+    def _ready(self) -> bool:
+        """Whether nothing is under way with the memory any more. False: it is not the time to wait for that."""
+        return True
 
     def begin_call(self) -> int:
         """The pointer for a call of which there can be several at a time, up to end_call()."""
@@ -255,12 +267,20 @@ class Lease(Keeper):
         super().__init__(connection, pointer)
         self.facts = Facts(pointer)
 
+    ordinal = -1  # of the GPU that it is mapped for
+
     def _end(self, pointer: int, error: _native.Error) -> int:
         return int(_native.library().gpuipc_release(pointer, ctypes.byref(error)))
 
+    def _ready(self) -> bool:
+        # A view that is gone may have been given to a stream that has yet to come to it.
+        return self.ordinal < 0 or _cuda.settle(self.ordinal)
+
     def map(self) -> int:
         with self.used() as pointer:
-            return _native.made("gpuipc_buffer_map", pointer)
+            mapped = _native.made("gpuipc_buffer_map", pointer)
+            self.ordinal = int(_native.library().gpuipc_buffer_cuda_device(pointer))
+            return mapped
 
 
 # ---- the end of the process ----

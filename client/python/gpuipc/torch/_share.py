@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional, Union
 import torch
 
 from .. import errors
+from ..array import Array
 from ..buffer import Buffer
 from ..client import Client
 from ..layout import Layout
@@ -212,10 +213,11 @@ def get(name: Optional[str] = None, *, id: Optional[str] = None, client: Optiona
     first = client.open(name, id=id, owner=owner, access="ro", wait=wait, label=label)
     if is_card(first.meta):
         return through(client, first, access, label)
-    if access == "ro":
-        return directly(first)
     with first:
-        return directly(open_as(client, first.id, access, label))
+        if access == "rw":
+            open_as(client, first.id, access, label).close()  # or it says why not
+        array = client.get(id=first.id, access=access, wait=wait, label=label)  # waits for what is still being filled
+        return _compat.tensor_in(Array(array._memory, Layout.of("uint8", (array._memory.size,))).torch(), array.layout)
 
 
 def through(client: Client, card: Buffer, access: str = "rw", label: Optional[str] = None) -> torch.Tensor:
