@@ -42,6 +42,8 @@ class ClientTest(PackageTest):
             self.assertIn("100 bytes", repr(buffer))
             self.assertEqual(buffer.cuda_device, -1)
             buffer.pointer  # noqa: B018
+            self.assertEqual(buffer.offset, 0)
+            self.assertIsInstance(self.caught(lambda: buffer.ipc_handle), gpuipc.HandleUnsupportedError)
             self.assertEqual((buffer.cuda_device, buffer.is_peer), (-1 if backend.HOST else 0, False))
             (lease,) = self.ours.leases("a/b")
             self.assertEqual((lease.id, lease.buffer, lease.access, lease.pid, lease.label, lease.size, lease.state),
