@@ -23,7 +23,9 @@ PAGE = backend.PAGE
 
 
 class ClientTest(PackageTest):
-    daemon_args = memory_of(64 * PAGE)
+    @property
+    def daemon_args(self):
+        return memory_of(64 * PAGE) if self._testMethodName in ("test_waiting_for_memory", "test_figures_of_errors") else ()
 
     def setUp(self):
         super().setUp()
