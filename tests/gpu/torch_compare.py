@@ -69,6 +69,23 @@ class Queue:
         pass
 
 
+class Ack(Queue):
+    """Nothing is handed over but an int: what all the others pay for besides."""
+
+    name = "an int over the same pipes, and the same torch calls"
+
+    def consumer(self, n):
+        self.own = self.make(n)
+        settle()
+
+    def send(self, tensor):
+        self.queue.put(0)
+
+    def take(self):
+        self.queue.get()
+        return self.own
+
+
 class Copied(Queue):
     """The same queue, tensors by way of the daemon, copied."""
 
@@ -228,6 +245,60 @@ def compare(kind, size, rounds):
                 process.join()
 
 
+# ---- nothing but channels: an item there and one back ----
+
+
+def back(name, n, rounds):
+    there = gpuipc.torch.channel.attach(f"{name}-there", wait=30)
+    home = gpuipc.torch.channel.create(f"{name}-back", slot_bytes=max(4, n * 4), slots=4, device=DEVICE)
+    like = torch.empty(n, dtype=torch.float32, device=DEVICE)
+    for _ in range(rounds):
+        with there.receive(), home.slot(like):
+            pass
+    there.close()
+    home.close()
+
+
+def there(name, n, rounds, result):
+    out = gpuipc.torch.channel.create(f"{name}-there", slot_bytes=max(4, n * 4), slots=4, device=DEVICE)
+    home = gpuipc.torch.channel.attach(f"{name}-back", wait=30)
+    like = torch.empty(n, dtype=torch.float32, device=DEVICE)
+    times = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        with out.slot(like):
+            pass
+        with home.receive():
+            pass
+        times.append((time.perf_counter() - started) * 1e6 / 2)
+    settle()
+    times = sorted(times[len(times) // 10:])
+    result.send({"p50": times[len(times) // 2], "p99": times[len(times) - 1 - len(times) // 100],
+                 "rate": 1e6 / (2 * sum(times) / len(times))})
+    out.close()
+    home.close()
+
+
+def channels(size, rounds):
+    """The streams are in order, nobody waits for them and nothing is computed, as the C figures are measured."""
+    result, told = CONTEXT.Pipe(False)
+    name, n = f"pure-{os.getpid()}-{size}", max(1, size // 4)
+    ends = [CONTEXT.Process(target=guarded, args=(there, name, n, rounds, told)),
+            CONTEXT.Process(target=guarded, args=(back, name, n, rounds))]
+    for end in ends:
+        end.start()
+    try:
+        if not result.poll(40):
+            raise TimeoutError("no figures")
+        tell(way="gpuipc channels there and back, ordered by streams alone", size=size, **result.recv())
+    finally:
+        for end in ends:
+            end.join(5)
+            if end.is_alive():
+                end.kill()
+                end.join()
+
+
 # ---- a producer that is killed ----
 
 
@@ -301,17 +372,19 @@ class Loader:
         return self.many
 
     def __iter__(self):
-        tensor = torch.ones(1, max(1, self.n), dtype=torch.float32, device=DEVICE)
+        tensor = torch.ones(1, self.n, dtype=torch.float32, device=DEVICE)
         return iter([(tensor,)] * self.many)
 
 
 def socket_produce(n, many, ports):
     import tensorsocket
 
+    # In groups of two: one alone its collate() does not bear.
     producer = tensorsocket.TensorProducer(Loader(n, many), port=ports, ack_port=ports + 1, heart_ports=(ports + 2, ports + 3),
-                                           producer_batch_size=1)
-    for _ in producer:
-        pass
+                                           producer_batch_size=2)
+    while True:
+        for _ in producer:
+            pass
 
 
 def socket_consume(n, many, ports, result):
@@ -328,6 +401,7 @@ def socket_consume(n, many, ports, result):
             seen += 1
         if seen == many // 2:
             break
+    settle()
     result.send(seen / (time.perf_counter() - started))
 
 
@@ -338,10 +412,10 @@ def tensorsocket_rate(size, many, ports):
     for end in ends:
         end.start()
     try:
-        if result.poll(15):
+        if result.poll(8):
             tell(way="tensorsocket", size=size, rate=result.recv())
         else:
-            tell(way="tensorsocket", size=size, words="nothing came within 15 s")
+            tell(way="tensorsocket", size=size, words="nothing came within 8 s")
     except EOFError:
         tell(way="tensorsocket", size=size, words="an end failed")
     finally:
@@ -353,11 +427,15 @@ def tensorsocket_rate(size, many, ports):
 def main():
     rounds, sizes = int(sys.argv[2]), list(map(int, sys.argv[3:]))
     for size in sizes:
-        for kind in (Queue, Copied, InPlace, Channel, Slot):
+        for kind in (Ack, Queue, Copied, InPlace, Channel, Slot):
             try:
                 compare(kind, size, rounds)
             except (TimeoutError, EOFError, OSError) as error:
                 tell(way=kind.name, size=size, words=f"{type(error).__name__}: {error}")
+        try:
+            channels(size, rounds * 5)
+        except (TimeoutError, EOFError, OSError) as error:
+            tell(way="gpuipc channels there and back", size=size, words=f"{type(error).__name__}: {error}")
     for kind in (Queue, Copied, Channel):
         try:
             producer_dies(kind)

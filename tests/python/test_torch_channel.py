@@ -57,6 +57,27 @@ class BatchTest(TorchTest):
             with self.assertRaises(TimeoutError):
                 consumer.receive(0)
 
+    def test_a_slot_s_second_batch(self):
+        """Tensors in slots are made once; what the user does to one of them is not seen in the next."""
+        with create("second", like=torch.zeros(4, device=DEVICE), slots=1) as producer, attach("second") as consumer:
+            addresses = set()
+            for n in range(4):
+                with producer.slot(like=torch.zeros(4)) as sent:
+                    sent.fill_(n)
+                    addresses.add(sent.data_ptr())
+                with consumer.receive(10) as got:
+                    self.assertEqual((got.sum().item(), got.requires_grad), (4 * n, False))
+                    got.requires_grad_()
+            self.assertEqual(len(addresses), 1)
+            self.assertEqual(len(consumer._views), 1)
+            producer.send(torch.zeros(2, 2))
+            with consumer.receive(10) as got:
+                self.assertEqual(list(got.shape), [2, 2])
+            weight = torch.ones(4, device=DEVICE, requires_grad=True)
+            producer.send(weight * 2)
+            with consumer.receive(10) as got:
+                self.assertEqual((got.sum().item(), got.requires_grad), (8, False))
+
     def test_refused(self):
         with create("refused", slot_bytes=8192, device=DEVICE) as producer:
             with self.assertRaisesRegex(gpuipc.errors.InvalidParameterError, "slot_bytes"):
@@ -101,7 +122,7 @@ class BatchTest(TorchTest):
         child.run("from gpuipc.torch.channel import create\n"
                   "channel = create('broken', slot_bytes=4096, slots=4, device=DEVICE)\n"
                   "channel.send(torch.ones(4)); item = channel.channel.item(stream=channel.stream)\n"
-                  "channel.stream and channel.stream.synchronize()")
+                  "DEVICE == 'cuda' and torch.cuda.synchronize()")
         with attach("broken") as consumer:
             child.kill()
             with consumer.receive(20) as tensor:
@@ -174,7 +195,7 @@ class LoaderTest(TorchTest):
                 child = self.zygote.fork()
                 child.run("channel = gpuipc.torch.channel.create('dying', slot_bytes=4096, slots=4, device=DEVICE)\n"
                           "channel.send(torch.ones(4)); item = channel.channel.item(stream=channel.stream)\n"
-                          "channel.stream and channel.stream.synchronize()")
+                          "DEVICE == 'cuda' and torch.cuda.synchronize()")
                 with gpuipc.torch.ChannelLoader("dying", broken=how, timeout=1) as loader:
                     child.kill()
                     batches = iter(loader)

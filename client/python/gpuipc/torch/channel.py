@@ -32,6 +32,7 @@ from ._clients import client_for
 VERSION = 1
 ALIGNMENT = 256
 _PLAIN = (str, int, float, bool, type(None))
+_REMEMBERED = 1024  # plans, and views of slots
 
 
 # ---- batches and how they are written down ----
@@ -83,36 +84,65 @@ def cloned(batch: Any) -> Any:
     return _grow(_walk(batch, clone), tensors)
 
 
+def _key(batch: Any) -> Any:
+    """Equal for batches that lie alike in a slot and have equal numbers and strings; to be hashed."""
+    if isinstance(batch, torch.Tensor):
+        if batch.layout != torch.strided:
+            _compat.plain(batch)
+        return batch.dtype, batch.shape, batch.stride()
+    if isinstance(batch, (tuple, list)):
+        return type(batch), tuple([_key(each) for each in batch])
+    if isinstance(batch, dict):
+        return dict, tuple([(key, _key(each)) for key, each in batch.items()])
+    return type(batch), batch if isinstance(batch, _PLAIN) else id(batch)
+
+
+def _leaves(batch: Any, into: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors of a batch, in the order of its tree."""
+    if isinstance(batch, torch.Tensor):
+        into.append(batch)
+    elif isinstance(batch, (tuple, list)):
+        for each in batch:
+            _leaves(each, into)
+    elif isinstance(batch, dict):
+        for each in batch.values():
+            _leaves(each, into)
+    return into
+
+
 class Plan:
     """Where the tensors of a batch lie in a slot.
 
     Attributes:
         layouts: of each, row-major or as it lies where that is without gaps.
-        meta: the item's metadata.
+        tree: the batch with {"t": i} in place of tensor i.
+        meta: the item's metadata, and `text`, the same as JSON.
+        device: the first tensor's.
         nbytes: what a slot must have room for.
     """
 
     def __init__(self, batch: Any) -> None:
-        self.tensors: list[torch.Tensor] = []
         self.layouts: list[Layout] = []
+        self.device: Optional[torch.device] = None
         self.nbytes = 0
-        self.tree = tree = _walk(batch, self._add)
-        if not self.tensors:
+        self.tree = _walk(batch, self._add)
+        if not self.layouts:
             raise TypeError("batch: there is no tensor in it")
-        if len(self.tensors) == 1 and tree == {"t": 0}:
+        if self.tree == {"t": 0}:
             self.meta = self.layouts[0].to_meta()
         else:
-            self.meta = {"batch": {"v": VERSION, "tensors": [self._written(layout) for layout in self.layouts], "tree": tree}}
+            self.meta = {"batch": {"v": VERSION, "tensors": [self._written(layout) for layout in self.layouts], "tree": self.tree}}
+        self.text = json.dumps(self.meta, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
     def _add(self, tensor: torch.Tensor) -> Any:
-        tensor = _compat.plain(tensor)
+        if tensor.device.type != "meta":
+            tensor = _compat.plain(tensor)
         like = _compat.copy_layout(tensor)
         start = (self.nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        layout = Layout(like.dtype, like.shape, like.strides, start)
-        self.tensors.append(tensor)
-        self.layouts.append(layout)
-        self.nbytes = max(self.nbytes, layout.end)
-        return {"t": len(self.tensors) - 1}
+        self.layouts.append(Layout(like.dtype, like.shape, like.strides, start))
+        self.device = self.device or tensor.device
+        self.nbytes = max(self.nbytes, self.layouts[-1].end)
+        return {"t": len(self.layouts) - 1}
 
     @staticmethod
     def _written(layout: Layout) -> list[Any]:
@@ -124,9 +154,8 @@ class Plan:
         if self.nbytes > channel.slot_bytes:
             raise errors.InvalidParameterError(f"batch: {self.nbytes} bytes do not fit into a slot of {channel.slot_bytes}. Make the "
                                                "channel with a larger slot_bytes.", subject="batch")
-        n = len(json.dumps(self.meta, separators=(",", ":"), ensure_ascii=False).encode())
-        if n > channel.meta_bytes:
-            raise errors.InvalidParameterError(f"batch: its description takes {n} bytes, and an item of this channel has "
+        if len(self.text) > channel.meta_bytes:
+            raise errors.InvalidParameterError(f"batch: its description takes {len(self.text)} bytes, and an item of this channel has "
                                                f"{channel.meta_bytes} for that. Send fewer tensors at once, or shorter names.",
                                                subject="batch")
 
@@ -154,17 +183,6 @@ def _raw(item: Item) -> torch.Tensor:
     return raw
 
 
-def batch_of(item: Item) -> Any:
-    """The tensors of a taken item, in the shape in which they were sent. They are views of its slot.
-
-    Raises:
-        BrokenItemError: its producer died before it was whole. LayoutError: its metadata describes no tensors.
-    """
-    raw = _raw(item)
-    layouts, tree = _layouts_of(item)
-    return _grow(tree, [_compat.tensor_in(raw, layout) for layout in layouts])
-
-
 # ---- the channel ----
 
 
@@ -173,7 +191,7 @@ class Received:
 
     def __init__(self, channel: TensorChannel, item: Item) -> None:
         self._channel, self.item = channel, item
-        self.batch = batch_of(item)
+        self.batch = channel.batch_of(item)
 
     def __enter__(self) -> Any:
         return self.batch
@@ -184,7 +202,7 @@ class Received:
     def release(self) -> None:
         """The slot may be written to again once what was given to the current stream before is done. May be called again."""
         self.batch = None
-        self.item.release(stream=self._channel.stream)
+        self.item.release(self._channel.stream)
 
 
 class TensorChannel:
@@ -198,11 +216,16 @@ class TensorChannel:
 
     Attributes:
         channel: the `gpuipc.Channel` itself.
+        device: where its slots lie, a torch.device.
     """
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.device = torch.device("cpu") if channel.device == "host" else torch.device("cuda", channel.cuda_device)
+        self._on_gpu = self.device.type == "cuda"
+        # A slot's address never changes, so the tensors in it are made once for each slot and layout.
+        self._plans: dict[Any, Plan] = {}
+        self._views: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
         return f"<gpuipc.torch.TensorChannel {self.channel.name or self.channel.id} on {self.device} as {self.channel.role}>"
@@ -214,9 +237,58 @@ class TensorChannel:
         self.close()
 
     @property
-    def stream(self) -> Any:
-        """The current stream on the channel's GPU; None on the host."""
-        return torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+    def stream(self) -> int:
+        """The handle of the current stream on the channel's GPU; 0 on the host."""
+        return int(torch.cuda.current_stream(self.device).cuda_stream) if self._on_gpu else 0
+
+    def _plan(self, batch: Any) -> tuple[Any, Plan]:
+        key = _key(batch)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = Plan(batch)
+            plan.check(self.channel)
+            if len(self._plans) >= _REMEMBERED:
+                self._plans.clear()
+            self._plans[key] = plan
+        return key, plan
+
+    def _tensors(self, key: Any, item: Item, layouts: list[Layout]) -> list[torch.Tensor]:
+        raw = _raw(item)
+        if len(self._views) >= _REMEMBERED:
+            self._views.clear()
+        tensors = self._views[key] = [_compat.tensor_in(raw, layout) for layout in layouts]
+        return tensors
+
+    def _in_slot(self, key: Any, plan: Plan, item: Item) -> list[torch.Tensor]:
+        key = item.slot, key
+        known: Optional[list[torch.Tensor]] = self._views.get(key)
+        return known if known is not None else self._tensors(key, item, plan.layouts)
+
+    def batch_of(self, item: Item) -> Any:
+        """The tensors of a taken item, in the shape in which they were sent. They are views of its slot.
+
+        Raises:
+            BrokenItemError: its producer died before it was whole. LayoutError: its metadata describes no tensors.
+        """
+        key = item.slot, item.size, item.meta_bytes
+        known = self._views.get(key) if not item.broken else None
+        if known is None:
+            item.pointer  # noqa: B018 - of a broken one this raises
+            layouts, tree = _layouts_of(item)
+            known = self._tensors(key, item, layouts), tree
+            _grow(tree, known[0])
+            self._views[key] = known
+        tensors, tree = known
+        return _grow(tree, [tensor.detach() for tensor in tensors])  # what the user does to the objects themselves stays his
+
+    def _publish(self, item: Item, plan: Plan) -> None:
+        item._finish("gpuipc_channel_publish", plan.nbytes, plan.text, len(plan.text), self.stream)
+
+    def _give_up(self, item: Item) -> None:
+        if item.in_hand:
+            if self._on_gpu:  # what it was given to write must not come later
+                torch.cuda.current_stream(self.device).synchronize()
+            item.cancel()
 
     @contextlib.contextmanager
     def slot(self, like: Any, timeout: Optional[float] = None) -> Iterator[Any]:
@@ -233,19 +305,13 @@ class TensorChannel:
         Raises:
             TimedOutError; ClosedError; InvalidParameterError: it does not fit.
         """
-        plan = Plan(like)
-        plan.check(self.channel)
+        key, plan = self._plan(like)
         item = self.channel.item(timeout, stream=self.stream)
         try:
-            raw = _raw(item)
-            yield _grow(plan.tree, [_compat.tensor_in(raw, layout) for layout in plan.layouts])
-            item.meta = plan.meta
-            item.publish(plan.nbytes, stream=self.stream)
+            yield _grow(plan.tree, [tensor.detach() for tensor in self._in_slot(key, plan, item)])
+            self._publish(item, plan)
         except BaseException:
-            if item.in_hand:
-                if self.device.type == "cuda":  # what it was given to write must not come later
-                    self.stream.synchronize()
-                item.cancel()
+            self._give_up(item)
             raise
 
     def send(self, batch: Any, timeout: Optional[float] = None) -> int:
@@ -256,20 +322,15 @@ class TensorChannel:
             TimedOutError: no slot came free within `timeout` seconds. ClosedError: the channel was ended.
             InvalidParameterError: it does not fit. TypeError: there is something else in it.
         """
-        plan = Plan(batch)
-        plan.check(self.channel)
+        key, plan = self._plan(batch)
         item = self.channel.item(timeout, stream=self.stream)
         try:
-            raw = _raw(item)
-            for tensor, layout in zip(plan.tensors, plan.layouts):
-                _compat.tensor_in(raw, layout).copy_(tensor, non_blocking=True)
-            item.meta = plan.meta
-            item.publish(plan.nbytes, stream=self.stream)
+            with torch.no_grad():
+                for into, tensor in zip(self._in_slot(key, plan, item), _leaves(batch, [])):
+                    into.copy_(tensor, non_blocking=True)
+            self._publish(item, plan)
         except BaseException:
-            if item.in_hand:
-                if self.device.type == "cuda":
-                    self.stream.synchronize()
-                item.cancel()
+            self._give_up(item)
             raise
         return item.ticket
 
@@ -287,7 +348,7 @@ class TensorChannel:
         try:
             return Received(self, item)
         except BaseException:
-            item.release(stream=self.stream)
+            item.release(self.stream)
             raise
 
     def __iter__(self) -> Iterator[Any]:
@@ -313,6 +374,7 @@ class TensorChannel:
 
     def close(self) -> None:
         """Leaves, when the last view of a slot has ended. May be called again."""
+        self._views.clear()
         self.channel.close()
 
 
@@ -345,7 +407,7 @@ def create(name: Optional[str] = None, *, like: Any = None, slot_bytes: Optional
     room = max(1, plan.nbytes) if plan else slot_bytes
     assert room is not None
     if device is None:
-        device = plan.tensors[0].device if plan else "cuda" if torch.cuda.is_available() else "cpu"
+        device = plan.device if plan else "cuda" if torch.cuda.is_available() else "cpu"
     client = client_for(client)
     with _on(device):
         where = _compat.device_name(client, torch.empty(0, device=device))

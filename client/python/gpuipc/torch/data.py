@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 
 from .. import errors
 from ..client import Client
-from .channel import TensorChannel, attach, batch_of, cloned
+from .channel import TensorChannel, attach, cloned
 
 _EPOCH = "epoch"
 
@@ -117,13 +117,13 @@ class ChannelLoader:
                     self.epoch += 1
                     self._length = int(item.meta[_EPOCH])
                     return
-                batch = batch_of(item)
+                batch = self.channel.batch_of(item)
                 if self._copy:
                     batch = cloned(batch)
                 else:
                     yield batch
             finally:
-                item.release(stream=self.channel.stream)
+                item.release(self.channel.stream)
             if self._copy:
                 yield batch
             del batch
