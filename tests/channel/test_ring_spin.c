@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long a wait looks before it sleeps: told by the processor time that it took, and by the calls that it made. What is measured is the
+ * waiting thread's own time, so that other work on the machine can make it shorter, never longer. */
+#include <check.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "client/deadline.h"
+#include "client/ring.h"
+#include "stage.h"
+#include "tests/support/wait.h"
+
+#define MS INT64_C(1000)
+#define CREDIT 32 /* short waits after one that looked in vain: see client/ring_wait.c */
+
+static struct stage stage;
+static struct ring *producer, *consumer;
+
+static void begin(void) {
+        stage_init(&stage, RING_QUEUE, RING_BLOCK, 4, 64);
+        producer = stage_join(&stage, RING_PRODUCER);
+        consumer = stage_join(&stage, RING_CONSUMER);
+}
+
+static void end(void) {
+        ring_free(producer);
+        ring_free(consumer);
+        stage_deinit(&stage);
+}
+
+struct waiter {
+        pthread_t thread;
+        clockid_t clock;
+        int64_t began_usec;
+        struct ring_item item;
+        int64_t used_usec; /* of processor time */
+        int r;
+};
+
+static int64_t usec_of(clockid_t clock) {
+        struct timespec t;
+
+        if (clock_gettime(clock, &t) != 0)
+                return -1;
+        return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static void *wait_in_thread(void *data) {
+        struct waiter *waiter = data;
+        int64_t before = usec_of(CLOCK_THREAD_CPUTIME_ID);
+
+        waiter->r = ring_take(consumer, DEADLINE_NONE, &waiter->item);
+        waiter->used_usec = usec_of(CLOCK_THREAD_CPUTIME_ID) - before;
+        return NULL;
+}
+
+static void start(struct waiter *waiter) {
+        waiter->began_usec = clock_usec();
+        ck_assert_int_eq(pthread_create(&waiter->thread, NULL, wait_in_thread, waiter), 0);
+        ck_assert_int_eq(pthread_getcpuclockid(waiter->thread, &waiter->clock), 0);
+}
+
+static void finish(struct waiter *waiter) {
+        put(producer, 1);
+        ck_assert_int_eq(pthread_join(waiter->thread, NULL), 0);
+        ck_assert_int_eq(waiter->r, RING_OK);
+        ck_assert_int_eq(ring_release(consumer, &waiter->item, 0), RING_OK);
+}
+
+static uint64_t sleeps(void) {
+        uint64_t n_sleeps, n_wakes;
+
+        ring_calls(consumer, &n_sleeps, &n_wakes);
+        return n_sleeps;
+}
+
+/* Processor time of a wait that goes to sleep and is over after so long, at the earliest. */
+static int64_t used_by_wait_of(int64_t usec) {
+        struct waiter waiter;
+        uint64_t before = sleeps();
+
+        start(&waiter);
+        wait_for(sleeps() > before && clock_usec() >= waiter.began_usec + usec);
+        finish(&waiter);
+        return waiter.used_usec;
+}
+
+START_TEST(one_that_looks_makes_no_call_and_causes_none) {
+        uint64_t n_sleeps, n_wakes;
+        struct waiter waiter;
+
+        begin();
+        ring_spin(consumer, 600000 * MS);
+        start(&waiter);
+        wait_for(usec_of(waiter.clock) > 5 * MS); /* it looks by now */
+        finish(&waiter);
+        ring_calls(producer, &n_sleeps, &n_wakes);
+        ck_assert_uint_eq(sleeps() + n_sleeps + n_wakes, 0);
+        end();
+} END_TEST
+
+START_TEST(one_that_may_not_look_sleeps) {
+        begin();
+        ring_spin(consumer, 0);
+        for (int i = 0; i < 10; i++)
+                ck_assert_int_lt(used_by_wait_of(i * MS), 5 * MS);
+        ck_assert_uint_ge(sleeps(), 10);
+        end();
+} END_TEST
+
+/* Pauses are no reason to look: nothing would come of it. */
+START_TEST(long_waits_are_slept_through) {
+        int64_t used[6];
+
+        begin();
+        ring_spin(consumer, 50 * MS);
+        for (int i = 0; i < 6; i++)
+                used[i] = used_by_wait_of(201 * MS);
+        ck_assert_int_gt(used[0], 5 * MS);
+        ck_assert_int_lt(used[3], 5 * MS);
+        ck_assert_int_lt(used[5], 5 * MS);
+        (void)used_by_wait_of(0);
+        (void)used_by_wait_of(0);
+        ck_assert_int_gt(used_by_wait_of(0), 5 * MS); /* short ones again: it looks until that is long enough to sleep */
+        end();
+} END_TEST
+
+/* It looked in vain, and was served as soon as it slept: perhaps because it slept. */
+START_TEST(looking_in_vain_is_paid_for) {
+        begin();
+        ring_spin(consumer, 40 * MS);
+        ck_assert_int_gt(used_by_wait_of(0), 5 * MS);
+        for (int i = 0; i < CREDIT; i++)
+                ck_assert_int_lt(used_by_wait_of(0), 5 * MS);
+        ck_assert_int_gt(used_by_wait_of(0), 5 * MS);
+        end();
+} END_TEST
+
+int main(void) {
+        Suite *suite = suite_create("ring_spin");
+        TCase *tests = tcase_create("spin");
+        SRunner *runner = srunner_create(suite);
+        int failed;
+
+        tcase_set_timeout(tests, 60);
+        tcase_add_test(tests, one_that_looks_makes_no_call_and_causes_none);
+        tcase_add_test(tests, one_that_may_not_look_sleeps);
+        tcase_add_test(tests, long_waits_are_slept_through);
+        tcase_add_test(tests, looking_in_vain_is_paid_for);
+        suite_add_tcase(suite, tests);
+        srunner_run_all(runner, CK_NORMAL);
+        failed = srunner_ntests_failed(runner);
+        srunner_free(runner);
+        return failed > 0;
+}
