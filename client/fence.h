@@ -49,7 +49,7 @@ extern const struct fence_kind fence_cuda; /* not in a build without CUDA */
 /* The word at `offset` of a mapping, inside it and aligned. Takes a reference of its own. */
 int fence_open(struct mapping *mapping, int64_t offset, gpuipc_fence **ret_fence, gpuipc_error *ret_error);
 
-/* Gives all of it to the stream, in this order; nothing of it if the first is refused. The fences are of one mapping and not synchronous. */
+/* Gives all of it to the stream, in this order. The fences are of one mapping, and not synchronous. */
 int fence_steps(const struct fence_step *steps, size_t n, void *stream, gpuipc_error *ret_error);
 
 static inline bool fence_reached(uint64_t word, uint64_t value) {

@@ -65,8 +65,9 @@ static int attempt_patiently(struct ring *ring, ring_attempt *attempt, struct ri
         return r;
 }
 
-/* A quarter of the average is the last wait's, and one long pause counts for so little that it changes nothing. Where looking was not, and then a short sleep was, it may have kept the processor from whom it waited for; so it must
- * be right many times more often than wrong. Threads may overwrite each other's notes: they are only a guess. */
+/* A quarter of the average is the last wait's, and one long pause counts for so little that it changes nothing.
+ * Where looking was not enough, and then a short sleep was, it may have kept the processor from whom it waited for; so it must be right
+ * many times more often than wrong. Threads may overwrite each other's notes: they are only a guess. */
 static void note_wait(struct ring *ring, int64_t most, int64_t usec, bool looked, bool slept) {
         int64_t average = atomic_load_explicit(&ring->wait_usec, memory_order_relaxed);
         int credit = atomic_load_explicit(&ring->credit, memory_order_relaxed);

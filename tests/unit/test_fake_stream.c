@@ -451,8 +451,8 @@ START_TEST(death_of_who_waits) {
 
 int main(void) {
         const TTest *const tests[] = { a_wait_holds_its_stream_and_not_the_caller, a_plain_store_is_seen, half_a_word_is_written,
-                                       a_plain_copy_waits_its_turn, copies_in_stream_order, events_and_calls, several_in_one_call, what_is_refused,
-                                       a_device_without_the_operations, a_flush_is_noted, a_context_ends_with_its_streams,
+                                       a_plain_copy_waits_its_turn, copies_in_stream_order, events_and_calls, several_in_one_call,
+                                       what_is_refused, a_device_without_the_operations, a_flush_is_noted, a_context_ends_with_its_streams,
                                        nothing_is_cut_short, to_and_fro_between_processes, death_of_who_waits };
         Suite *suite = suite_create("fake_stream");
         TCase *tcase = tcase_create("streams");
