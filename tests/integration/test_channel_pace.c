@@ -110,7 +110,7 @@ static int consume(int talk_fd, void *data) {
                 uint64_t first = 0, last = 0, noted = 0;
 
                 memory_read(item.pointer, 0, &first, sizeof(first));
-                work(CONSUMER_USEC);
+                work(CONSUMER_USEC / 2);
                 memory_read(item.pointer, SLOT_BYTES - 8, &last, sizeof(last));
                 memcpy(&noted, item.meta, sizeof(noted));
                 shared->released++;
@@ -118,6 +118,7 @@ static int consume(int talk_fd, void *data) {
                         shared->n_bad++;
                 if (gpuipc_channel_release(channel, &item, NULL, NULL) != GPUIPC_OK)
                         return 2;
+                work(CONSUMER_USEC / 2); /* with nothing in hand, so that the oldest item is nobody's */
         }
         if (r != GPUIPC_ERROR_CLOSED)
                 return 3;
