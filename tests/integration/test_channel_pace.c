@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A consumer at half the producer's speed, in two processes: the producer is held to its pace, nothing is lost, and nothing grows: memory,
- * descriptors, what the broker answers for. $CHANNEL_PACE_S says for how many seconds. Runs on memory that has descriptors. deadline: 240 s */
+ * descriptors, what the broker answers for. $CHANNEL_PACE_S says for how many seconds. Runs on memory that has descriptors.
+ * deadline: 240 s */
 #include <check.h>
 #include <errno.h>
 #include <stdatomic.h>
