@@ -28,8 +28,8 @@ static struct channel_seen seen_of(char *name) {
 START_TEST(without_figures) {
         struct channel_seen seen = seen_of(NULL);
 
-        ck_assert_str_eq(text_of(&seen, NULL), "{\"id\":\"b1\",\"name\":null,\"device\":\"host\",\"kind\":\"broadcast\",\"policy\":\"drop_oldest\","
-                                               "\"slots\":4,\"slot_bytes\":9,\"figures\":null}");
+        ck_assert_str_eq(text_of(&seen, NULL), "{\"id\":\"b1\",\"name\":null,\"device\":\"host\",\"kind\":\"broadcast\","
+                                               "\"policy\":\"drop_oldest\",\"slots\":4,\"slot_bytes\":9,\"figures\":null}");
 } END_TEST
 
 START_TEST(with_figures) {
@@ -51,12 +51,12 @@ START_TEST(with_figures) {
         now.stats.closed = 1;
         now.stats.members[0].bytes = 150;
         ck_assert_str_eq(text_of(&now, &before),
-                         "{\"id\":\"b1\",\"name\":\"a\\\"\\n\",\"device\":\"host\",\"kind\":\"broadcast\",\"policy\":\"drop_oldest\",\"slots\":4,"
-                         "\"slot_bytes\":9,\"figures\":{\"items\":10,\"depth\":4,\"closed\":true,\"items_per_second\":20.0,"
+                         "{\"id\":\"b1\",\"name\":\"a\\\"\\n\",\"device\":\"host\",\"kind\":\"broadcast\",\"policy\":\"drop_oldest\","
+                         "\"slots\":4,\"slot_bytes\":9,\"figures\":{\"items\":10,\"depth\":4,\"closed\":true,\"items_per_second\":20.0,"
                          "\"bytes_per_second\":100.0,\"producers\":1,\"consumers\":1,\"drops\":2,\"broken\":1,\"members\":["
-                         "{\"number\":3,\"role\":\"producer\",\"alive\":true,\"pid\":null,\"items\":0,\"bytes\":150,\"drops\":0,\"broken\":0,"
-                         "\"lag\":0},{\"number\":7,\"role\":\"consumer\",\"alive\":false,\"pid\":42,\"items\":0,\"bytes\":0,\"drops\":2,"
-                         "\"broken\":1,\"lag\":18446744073709551615}]}}");
+                         "{\"number\":3,\"role\":\"producer\",\"alive\":true,\"pid\":null,\"items\":0,\"bytes\":150,\"drops\":0,"
+                         "\"broken\":0,\"lag\":0},{\"number\":7,\"role\":\"consumer\",\"alive\":false,\"pid\":42,\"items\":0,\"bytes\":0,"
+                         "\"drops\":2,\"broken\":1,\"lag\":18446744073709551615}]}}");
 } END_TEST
 
 int main(void) {
