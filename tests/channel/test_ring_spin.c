@@ -8,26 +8,11 @@
 
 #include "client/deadline.h"
 #include "client/ring.h"
-#include "stage.h"
+#include "pair.h"
 #include "tests/support/wait.h"
 
 #define MS INT64_C(1000)
 #define CREDIT 32 /* short waits after one that looked in vain: see client/ring_wait.c */
-
-static struct stage stage;
-static struct ring *producer, *consumer;
-
-static void begin(void) {
-        stage_init(&stage, RING_QUEUE, RING_BLOCK, 4, 64);
-        producer = stage_join(&stage, RING_PRODUCER);
-        consumer = stage_join(&stage, RING_CONSUMER);
-}
-
-static void end(void) {
-        ring_free(producer);
-        ring_free(consumer);
-        stage_deinit(&stage);
-}
 
 struct waiter {
         pthread_t thread;
@@ -90,30 +75,30 @@ START_TEST(one_that_looks_makes_no_call_and_causes_none) {
         uint64_t n_sleeps, n_wakes;
         struct waiter waiter;
 
-        begin();
+        pair_open(RING_QUEUE, RING_BLOCK, 4);
         ring_spin(consumer, 600000 * MS);
         start(&waiter);
         wait_for(usec_of(waiter.clock) > 5 * MS); /* it looks by now */
         finish(&waiter);
         ring_calls(producer, &n_sleeps, &n_wakes);
         ck_assert_uint_eq(sleeps() + n_sleeps + n_wakes, 0);
-        end();
+        pair_close();
 } END_TEST
 
 START_TEST(one_that_may_not_look_sleeps) {
-        begin();
+        pair_open(RING_QUEUE, RING_BLOCK, 4);
         ring_spin(consumer, 0);
         for (int i = 0; i < 10; i++)
                 ck_assert_int_lt(used_by_wait_of(i * MS), 5 * MS);
         ck_assert_uint_ge(sleeps(), 10);
-        end();
+        pair_close();
 } END_TEST
 
 /* Pauses are no reason to look: nothing would come of it. */
 START_TEST(long_waits_are_slept_through) {
         int64_t used[6];
 
-        begin();
+        pair_open(RING_QUEUE, RING_BLOCK, 4);
         ring_spin(consumer, 50 * MS);
         for (int i = 0; i < 6; i++)
                 used[i] = used_by_wait_of(201 * MS);
@@ -123,18 +108,18 @@ START_TEST(long_waits_are_slept_through) {
         (void)used_by_wait_of(0);
         (void)used_by_wait_of(0);
         ck_assert_int_gt(used_by_wait_of(0), 5 * MS); /* short ones again: it looks until that is long enough to sleep */
-        end();
+        pair_close();
 } END_TEST
 
 /* It looked in vain, and was served as soon as it slept: perhaps because it slept. */
 START_TEST(looking_in_vain_is_paid_for) {
-        begin();
+        pair_open(RING_QUEUE, RING_BLOCK, 4);
         ring_spin(consumer, 40 * MS);
         ck_assert_int_gt(used_by_wait_of(0), 5 * MS);
         for (int i = 0; i < CREDIT; i++)
                 ck_assert_int_lt(used_by_wait_of(0), 5 * MS);
         ck_assert_int_gt(used_by_wait_of(0), 5 * MS);
-        end();
+        pair_close();
 } END_TEST
 
 int main(void) {
