@@ -113,11 +113,12 @@ static CUresult step_alone(const struct fence_step *step, CUstream stream, const
 }
 
 static CUresult steps_together(const struct fence_step *steps, size_t n, CUstream stream, const char **ret_call) {
-        CUstreamBatchMemOpParams operations[FENCE_STEPS_MAX] = { 0 };
+        CUstreamBatchMemOpParams operations[FENCE_STEPS_MAX];
 
         for (size_t i = 0; i < n; i++) {
                 CUdeviceptr at = address(steps[i].fence);
 
+                operations[i] = (CUstreamBatchMemOpParams){ 0 };
                 if (steps[i].signals) {
                         operations[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
                         operations[i].writeValue.address = at;
