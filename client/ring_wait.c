@@ -2,7 +2,6 @@
 /* Waiting for another member, and waking. Any thread enters. A waiter announces itself in a mask, looks again, then sleeps;
  * whoever changes something looks at the mask afterwards, so one of the two sees the other. While nobody waits there is no
  * system call. */
-#include <sched.h>
 
 #include "deadline.h"
 #include "ring_inner.h"
