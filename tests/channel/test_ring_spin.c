@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long a wait looks before it sleeps: told by the processor time that it took, and by the calls that it made. What is measured is the
- * waiting thread's own time, so that other work on the machine can make it shorter, never longer. */
+/* How long a wait looks before it sleeps. One that looks does not sleep earlier, whatever else goes on here; one that does not takes little
+ * processor time of its own, however long that lasts. */
 #include <check.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -60,15 +60,33 @@ static uint64_t sleeps(void) {
         return n_sleeps;
 }
 
-/* Processor time of a wait that goes to sleep and is over after so long, at the earliest. */
-static int64_t used_by_wait_of(int64_t usec) {
+#define USED_USEC (5 * MS) /* of processor time at most, by one that sleeps at once */
+
+/* What a wait is like that is over after so long, at the earliest, and not before it sleeps. */
+struct outcome {
+        int64_t used_usec, slept_after_usec;
+};
+
+static struct outcome wait_of(int64_t usec) {
+        struct outcome outcome;
         struct waiter waiter;
         uint64_t before = sleeps();
 
         start(&waiter);
-        wait_for(sleeps() > before && clock_usec() >= waiter.began_usec + usec);
+        wait_for(sleeps() > before);
+        outcome.slept_after_usec = clock_usec() - waiter.began_usec;
+        wait_for(clock_usec() >= waiter.began_usec + usec);
         finish(&waiter);
-        return waiter.used_usec;
+        outcome.used_usec = waiter.used_usec;
+        return outcome;
+}
+
+static void expect_looks(int64_t usec, int64_t may_look_usec) {
+        ck_assert_int_ge(wait_of(usec).slept_after_usec, may_look_usec);
+}
+
+static void expect_sleeps_at_once(int64_t usec) {
+        ck_assert_int_lt(wait_of(usec).used_usec, USED_USEC);
 }
 
 START_TEST(one_that_looks_makes_no_call_and_causes_none) {
@@ -89,36 +107,34 @@ START_TEST(one_that_may_not_look_sleeps) {
         pair_open(RING_QUEUE, RING_BLOCK, 4);
         ring_spin(consumer, 0);
         for (int i = 0; i < 10; i++)
-                ck_assert_int_lt(used_by_wait_of(i * MS), 5 * MS);
+                expect_sleeps_at_once(i * MS);
         ck_assert_uint_ge(sleeps(), 10);
         pair_close();
 } END_TEST
 
 /* Pauses are no reason to look: nothing would come of it. */
 START_TEST(long_waits_are_slept_through) {
-        int64_t used[6];
-
         pair_open(RING_QUEUE, RING_BLOCK, 4);
         ring_spin(consumer, 50 * MS);
-        for (int i = 0; i < 6; i++)
-                used[i] = used_by_wait_of(300 * MS); /* more than four times what it may look, whenever the thread gets to it */
-        ck_assert_int_gt(used[0], 5 * MS);
-        ck_assert_int_lt(used[3], 5 * MS);
-        ck_assert_int_lt(used[5], 5 * MS);
-        (void)used_by_wait_of(0);
-        (void)used_by_wait_of(0);
-        ck_assert_int_gt(used_by_wait_of(0), 5 * MS); /* short ones again: it looks until that is long enough to sleep */
+        for (int i = 0; i < 6; i++) /* more than four times what it may look, whenever the thread gets to it */
+                if (i < 3)
+                        expect_looks(300 * MS, 50 * MS);
+                else
+                        expect_sleeps_at_once(300 * MS);
+        for (int i = 0; i < 2; i++)
+                expect_sleeps_at_once(0);
+        expect_looks(0, 50 * MS); /* short ones again */
         pair_close();
 } END_TEST
 
 /* It looked in vain, and was served as soon as it slept: perhaps because it slept. */
 START_TEST(looking_in_vain_is_paid_for) {
         pair_open(RING_QUEUE, RING_BLOCK, 4);
-        ring_spin(consumer, 40 * MS);
-        ck_assert_int_gt(used_by_wait_of(0), 5 * MS);
+        ring_spin(consumer, 150 * MS);
+        expect_looks(0, 150 * MS);
         for (int i = 0; i < CREDIT; i++)
-                ck_assert_int_lt(used_by_wait_of(0), 5 * MS);
-        ck_assert_int_gt(used_by_wait_of(0), 5 * MS);
+                expect_sleeps_at_once(0);
+        expect_looks(0, 150 * MS);
         pair_close();
 } END_TEST
 
