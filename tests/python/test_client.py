@@ -23,7 +23,9 @@ PAGE = backend.PAGE
 
 
 class ClientTest(PackageTest):
-    daemon_args = memory_of(64 * PAGE)
+    @property
+    def daemon_args(self):
+        return memory_of(64 * PAGE) if self._testMethodName in ("test_waiting_for_memory", "test_figures_of_errors") else ()
 
     def setUp(self):
         super().setUp()
@@ -42,6 +44,8 @@ class ClientTest(PackageTest):
             self.assertIn("100 bytes", repr(buffer))
             self.assertEqual(buffer.cuda_device, -1)
             buffer.pointer  # noqa: B018
+            self.assertEqual(buffer.offset, 0)
+            self.assertIsInstance(self.caught(lambda: buffer.ipc_handle), gpuipc.HandleUnsupportedError)
             self.assertEqual((buffer.cuda_device, buffer.is_peer), (-1 if backend.HOST else 0, False))
             (lease,) = self.ours.leases("a/b")
             self.assertEqual((lease.id, lease.buffer, lease.access, lease.pid, lease.label, lease.size, lease.state),

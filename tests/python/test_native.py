@@ -103,7 +103,7 @@ class NativeTest(unittest.TestCase):
         for ours, theirs in {"RW": "RW", "RO": "RO", "QUEUE": "CHANNEL_QUEUE", "BROADCAST": "CHANNEL_BROADCAST",
                              "BLOCK": "CHANNEL_BLOCK", "DROP_OLDEST": "CHANNEL_DROP_OLDEST", "PRODUCER": "CHANNEL_PRODUCER",
                              "CONSUMER": "CHANNEL_CONSUMER", "ITEM_META_MAX": "ITEM_META_MAX", "CHANNEL_MEMBERS": "CHANNEL_MEMBERS",
-                             "POOLS": "POOLS"}.items():
+                             "POOLS": "POOLS", "IPC_HANDLE_SIZE": "IPC_HANDLE_SIZE"}.items():
             self.assertEqual(getattr(_native, ours), found[f"GPUIPC_{theirs}"], ours)
 
     def test_each_status_has_an_error(self):

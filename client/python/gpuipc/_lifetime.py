@@ -290,9 +290,12 @@ def _living(table: dict[int, Any]) -> list[Any]:
 
 
 def _at_exit() -> None:
-    """Ends what nothing looks at and no thread uses. Memory with views stays mapped, for whatever still runs: the process's end ends those
-    leases."""
+    """Ends what nothing looks at. What has views, and all where threads still run, which may be about to use anything, stays as it is: the
+    process's end ends those leases."""
     if _native._library is None:
+        return
+    _native.library().gpuipc_python_end()
+    if threading.active_count() > 1:
         return
     for keeper in _living(_keepers):
         if keeper.pid == _process.pid and keeper.lock.acquire(blocking=False):
@@ -306,7 +309,6 @@ def _at_exit() -> None:
             for user in list(connection._users):
                 connection._users.pop(user, None)
             connection.leave(None)
-    _native.library().gpuipc_python_end()
 
 
 atexit.register(_at_exit)

@@ -43,6 +43,7 @@ STATUS = {
 TIMED_OUT = STATUS["TIMED_OUT"]
 RW, RO = 0, 1
 POOLS = 32
+IPC_HANDLE_SIZE = 64
 QUEUE, BROADCAST = 0, 1
 BLOCK, DROP_OLDEST = 0, 1
 PRODUCER, CONSUMER = 0, 1
@@ -211,6 +212,7 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "gpuipc_buffer_offset": _fact(c_int64),
     "gpuipc_buffer_access": _fact(c_int),
     "gpuipc_buffer_fd": _fact(c_int),
+    "gpuipc_buffer_ipc_handle": (c_int, [c_void_p, c_void_p, _ERROR]),
     "gpuipc_buffer_is_peer": _fact(c_int),
     "gpuipc_buffer_cuda_device": _fact(c_int),
     "gpuipc_seal": (c_int, [c_void_p, c_char_p, _ERROR]),

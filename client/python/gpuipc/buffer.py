@@ -147,6 +147,24 @@ class Buffer:
             raise ValueError(f"a buffer with a {self.handle} handle has no descriptor")
         return fd
 
+    @property
+    def offset(self) -> int:
+        """Where it starts in what its handle opens, in bytes."""
+        return self._facts.offset
+
+    @property
+    def ipc_handle(self) -> bytes:
+        """The 64 bytes of a cudaIpcMemHandle_t, for a program that knows nothing else; the buffer begins `offset` bytes into what it opens.
+        What it is given to is outside the books: keep the lease for as long as that has it open.
+
+        Raises:
+            HandleUnsupportedError: the handle is of another kind than "cuda-ipc".
+        """
+        memory = ctypes.create_string_buffer(_native.IPC_HANDLE_SIZE)
+        with self._held().used() as pointer:
+            _native.call("gpuipc_buffer_ipc_handle", pointer, memory)
+        return memory.raw
+
     def check(self) -> None:
         """Asks nobody, and raises LeaseLostError when the lease is known to have ended by itself, as with a daemon that did not come
         back."""

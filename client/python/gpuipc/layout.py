@@ -112,11 +112,10 @@ class Layout:
         Raises:
             LayoutError: says which of them cannot be.
         """
-        if type(dtype) is str and type(shape) is tuple and type(strides) in (tuple, type(None)) and type(offset) is int:
-            try:
-                return _known(dtype, shape, strides, offset)
-            except TypeError:  # not all of it can be remembered by
-                pass
+        # 2.0 and True are found where 2 and 1 were put.
+        if type(dtype) is str and type(shape) is tuple and type(offset) is int and all(type(extent) is int for extent in shape) and (
+                strides is None or (type(strides) is tuple and all(type(step) is int for step in strides))):
+            return _known(dtype, shape, strides, offset)
         return cls._checked(dtype, shape, strides, offset)
 
     @classmethod
