@@ -120,8 +120,8 @@ def deaths(rig):
         told = hear()
         wait_for(lambda: daemon.status()["sessions"] <= sessions, f"{sessions} sessions as before")
         after, size_after = books(), memory_kb(daemon.pid, "VmRSS")
-        yield (f"consumers SIGKILLed, {told['killed'] + told['held']} in all: {told['killed']} while their kernels read a tensor whose producer "
-               f"had ended, {told['held']} with a lease on such memory and its descriptor, not mapped yet",
+        yield (f"consumers SIGKILLed, {told['killed'] + told['held']} in all: {told['killed']} while their kernels read a tensor whose "
+               f"producer had ended, {told['held']} with a lease on such memory and its descriptor, not mapped yet",
                f"{told['wrong']} saw other bytes; {'; '.join(told['errors']) or 'no errors'}",
                "0, none" if rig.dry else "0, none; 1,000 in all",
                told["wrong"] == 0 and not told["errors"] and told["killed"] + told["held"] >= wanted and told["killed"] > 0)
