@@ -13,52 +13,59 @@ import gpuipc
 from daemon import wait_for
 from zygote import Zygote
 
-AT_ONCE = 8
+AT_ONCE = 4
+READERS = 6  # of each producer
 N = 3 * (1 << 20)  # floats
 
 
-def round_(zygote, number, client):
-    """A producer shares and is killed; a consumer that is reading is killed after it."""
-    producer, consumer = zygote.fork(), zygote.fork()
-    name = f"round-{number}"
+def round_(zygote, number, readers):
+    """A producer shares and ends, or is killed; consumers that are reading are killed after it. How many of them saw other bytes."""
+    producer, consumers = zygote.fork(), [zygote.fork() for _ in range(readers)]
+    name, wrong = f"round-{number}", 0
     producer.run(f"tensor = torch.full(({N},), {number}.0, device=DEVICE)\nshare = gpuipc.torch.put(tensor, {name!r})")
-    consumer.run(f"got = gpuipc.torch.get({name!r}, wait=30)")
+    for consumer in consumers:
+        consumer.tell(f"got = gpuipc.torch.get({name!r}, wait=30)")
+    for consumer in consumers:
+        consumer.hear()
     if number % 2:
         producer.kill()
     else:
         producer.end()
-    right = consumer.ask("got[-1].item()") == number
-    consumer.tell("while True: got.sum()")
-    consumer.kill()
-    return right
+    for consumer in consumers:
+        wrong += consumer.ask("got[-1].item()") != number
+        consumer.tell("while True: got.sum()")
+    for consumer in consumers:
+        consumer.kill()
+    return wrong
 
 
-def worker(zygote, until, wanted, done, lock, client):
+def worker(zygote, until, wanted, done, lock):
     while time.monotonic() < until:
         with lock:
             number = done["begun"]
-            if number >= wanted:
+            if done["killed"] >= wanted:
                 return
             done["begun"] += 1
         try:
-            right = round_(zygote, number, client)
+            wrong = round_(zygote, number, READERS)
         except Exception as error:  # pylint: disable=broad-except
             with lock:
                 done["errors"].append(f"{type(error).__name__}: {str(error)[-300:]}")
             return
         with lock:
-            done["rounds"] += 1
-            done["wrong"] += not right
+            done["killed"] += READERS
+            done["wrong"] += wrong
 
 
-def holders(zygote, client, n):
-    """Consumers that hold a lease and its descriptor, and do not map it: killed, all at once."""
-    share = client.put("held", memoryview(bytearray(4096)))
+def holders(zygote, client, device, n):
+    """Consumers that hold a lease on such memory and its descriptor, and have yet to map it: killed, fifty at once."""
+    where = next(each.uuid for each in client.status().devices if each.kind == ("cuda" if device == "cuda" else "host"))
+    share = client.allocate(N * 4, device=where)
     killed = 0
     while killed < n:
         children = [zygote.fork() for _ in range(min(50, n - killed))]
         for child in children:
-            child.tell("buffer = gpuipc.torch._clients.client_for().open('held', access='ro')")
+            child.tell(f"buffer = gpuipc.torch._clients.client_for().open(id={share.id!r})")
         for child in children:
             child.hear()
         for child in children:
@@ -74,20 +81,20 @@ def main():
     client = gpuipc.Client(socket)
     began = time.monotonic()
     with Zygote(socket, device) as zygote:
-        round_(zygote, 0, client)  # what is made once is made
+        round_(zygote, 0, 1)  # what is made once is made
         wait_for(lambda: not client.buffers(), "the first round's memory", 30)
         print(json.dumps({"ready": os.getpid()}), flush=True)
         sys.stdin.readline()
-        done, lock = {"begun": 1, "rounds": 0, "wrong": 0, "errors": []}, threading.Lock()
+        done, lock = {"begun": 1, "killed": 0, "wrong": 0, "errors": []}, threading.Lock()
         until = began + seconds
-        threads = [threading.Thread(target=worker, args=(zygote, until, wanted, done, lock, client)) for _ in range(AT_ONCE)]
+        threads = [threading.Thread(target=worker, args=(zygote, until, wanted, done, lock)) for _ in range(AT_ONCE)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        held = holders(zygote, client, max(0, wanted - done["rounds"]))
+        held = holders(zygote, client, device, max(0, wanted - done["killed"]))
         wait_for(lambda: not client.buffers(), "all memory back", 30)
-        print(json.dumps({"rounds": done["rounds"], "wrong": done["wrong"], "errors": done["errors"][:3], "held": held}), flush=True)
+        print(json.dumps({"killed": done["killed"], "wrong": done["wrong"], "errors": done["errors"][:3], "held": held}), flush=True)
         sys.stdin.readline()
 
 

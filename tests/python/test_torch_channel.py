@@ -108,7 +108,7 @@ class BatchTest(TorchTest):
 
     def test_another_process(self):
         with create("numbers", like=batch(0), slots=3) as producer:
-            child = self.zygote.fork()
+            child = self.partner()
             child.run("from gpuipc.torch.channel import attach\nchannel = attach('numbers')")
             child.tell("sums = [(images.sum().item(), labels.sum().item()) for images, labels in channel]")
             for n in range(50):
@@ -134,7 +134,7 @@ class BatchTest(TorchTest):
 class LoaderTest(TorchTest):
     def test_epochs(self):
         dataset = torch.utils.data.TensorDataset(torch.arange(10.).reshape(10, 1), torch.arange(10))
-        child = self.zygote.fork()
+        child = self.partner()
         child.run("import gpuipc.torch.data as data\n"
                   "dataset = torch.utils.data.TensorDataset(torch.arange(10.).reshape(10, 1), torch.arange(10))\n"
                   "loader = torch.utils.data.DataLoader(dataset, batch_size=4)\n"

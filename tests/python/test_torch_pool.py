@@ -206,7 +206,7 @@ class PoolTest(TorchTest):
             here = gpuipc.torch.get("big")
             self.assertEqual(here.data_ptr(), tensor.data_ptr())
             del here
-            child = self.zygote.fork()
+            child = self.partner()
             child.run("got = gpuipc.torch.get('big')")
             self.assertEqual(child.ask("got.sum().item()"), BIG)
             tensor.fill_(5)
@@ -214,7 +214,7 @@ class PoolTest(TorchTest):
             self.assertEqual(child.ask("got.sum().item()"), 5 * BIG)
             child.run("got.mul_(2); torch.cuda.synchronize()")
             self.assertEqual(tensor.sum().item(), 10 * BIG)
-            child.kill()
+            child.clear()
 
     def test_neighbours(self):
         first, second = self.new(1000).fill_(1), self.new(1000).fill_(2)
@@ -293,7 +293,7 @@ class PoolTest(TorchTest):
 
     def test_reuse_would_be_seen(self):
         """The same without what keeps the memory: so the test above could fail."""
-        child = self.zygote.fork()
+        child = self.partner()
         tensor = self.new(BIG).fill_(3)
         share = gpuipc.torch.put(tensor)
         child.run(f"got = gpuipc.torch.get(id={share.id!r})")
@@ -304,14 +304,14 @@ class PoolTest(TorchTest):
         again = [self.new(BIG).fill_(-1) for _ in range(4)]
         settle()
         self.assertNotEqual(child.ask("(got != 3).sum().item()"), 0)
-        child.kill()
+        child.clear()
         del again
 
     def test_autograd(self):
         with gpuipc.torch.pool():
             weight = torch.nn.Parameter(torch.full((2048, 2048), 0.5, device=DEVICE))
         with gpuipc.torch.put(weight, "weight", copy=False):
-            child = self.zygote.fork()
+            child = self.partner()
             child.run("weight = gpuipc.torch.get('weight')")
             optimizer = torch.optim.SGD([weight], lr=0.25)
             with gpuipc.torch.pool():
@@ -320,22 +320,8 @@ class PoolTest(TorchTest):
             optimizer.step()
             settle()
             self.assertEqual(child.ask("weight.unique().tolist()"), [0.25])
-            child.kill()
+            child.clear()
         del weight, loss, optimizer
-
-    def test_compiled(self):
-        function = torch.compile(lambda x: torch.relu(x * 2 - 1).t().contiguous())
-        source = torch.full((2048, 2048), 3.0, device=DEVICE)
-        with gpuipc.torch.pool():
-            result = function(source)
-        with gpuipc.torch.put(result, "compiled", copy=False):
-            child = self.zygote.fork()
-            child.run("got = gpuipc.torch.get('compiled')")
-            self.assertEqual(child.ask("got.unique().tolist()"), [5])
-            child.run("got.fill_(2); torch.cuda.synchronize()")
-            self.assertEqual(function(result).unique().tolist(), [3])
-            child.kill()
-        torch.compiler.reset() if hasattr(torch, "compiler") else None
 
     def test_graphs(self):
         source = torch.ones(BIG, device=DEVICE)
@@ -351,7 +337,7 @@ class PoolTest(TorchTest):
             made = result + 1
         graph.replay()
         settle()
-        child = self.zygote.fork()
+        child = self.partner()
         with gpuipc.torch.put(result, "result", copy=False), gpuipc.torch.put(made, "made", neighbours=True) as share:
             child.run("result, made = gpuipc.torch.get('result'), gpuipc.torch.get('made')")
             self.assertFalse(share.copied)
@@ -360,7 +346,7 @@ class PoolTest(TorchTest):
                 graph.replay()
                 settle()
                 self.assertEqual(child.ask("(result.unique().tolist(), made.unique().tolist())"), [[2 * n], [2 * n + 1]])
-            child.kill()
+            child.clear()
         del graph, result, made
 
     def test_memory_goes_back(self):
@@ -416,7 +402,7 @@ class PoolTest(TorchTest):
             self.client.free(id=buffer.id)
 
     def test_expandable_segments(self):
-        for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        for variable in ("PYTORCH_CUDA_ALLOC_CONF",):
             settings = {variable: "expandable_segments:True,max_split_size_mb:512"}
             with self.subTest(variable), Zygote(self.daemon.socket, DEVICE, settings) as zygote:
                 child = zygote.fork()

@@ -63,7 +63,13 @@ class TorchTest(unittest.TestCase):
         for child in self.zygote.children:
             if child.pidfd >= 0:
                 child.kill()
+        self.zygote.children.clear()
+        self.zygote.clear_partner()
         self.nothing_left()
+
+    def partner(self):
+        """Another process, that need not be killed."""
+        return self.zygote.partner()
 
     def torch_client(self):
         from gpuipc.torch._clients import client_for

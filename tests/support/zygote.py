@@ -62,6 +62,12 @@ class Child:
             raise TimeoutError(f"child {self.pid} lives on")
         self.close()
 
+    def clear(self):
+        """What its code has named is gone."""
+        self.run("import gc\n"
+                 "for _name in set(globals()) - {'torch', 'gpuipc', 'DEVICE', 'gc', '__builtins__'}: del globals()[_name]\n"
+                 "gc.collect()\nDEVICE == 'cuda' and torch.cuda.is_initialized() and torch.cuda.empty_cache()")
+
     def kill(self):
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         self.ended()
@@ -86,6 +92,7 @@ class Zygote:
                 [sys.executable, "-B", os.path.abspath(__file__), str(theirs.fileno()), device], pass_fds=[theirs.fileno()],
                 env={**os.environ, "GPUIPC_SOCKET": daemon_socket, **(environment or {})})
         self.children = []
+        self._partner = None
 
     def __enter__(self):
         return self
@@ -101,8 +108,24 @@ class Zygote:
         self.children.append(child)
         return child
 
+    def partner(self):
+        """A child that goes on from one test to the next: one context of the GPU serves them all."""
+        if self._partner is None or self._partner.pidfd < 0:
+            self._partner = self.fork()
+            self.children.remove(self._partner)
+        return self._partner
+
+    def clear_partner(self):
+        """One that a failed test left amid something goes."""
+        if self._partner is None or self._partner.pidfd < 0:
+            return
+        try:
+            self._partner.clear()
+        except (ChildError, TimeoutError, OSError, EOFError):
+            self._partner.kill()
+
     def close(self):
-        for child in self.children:
+        for child in [*self.children, *([self._partner] if self._partner else [])]:
             if child.pidfd >= 0:
                 child.kill()
         self.connection.close()

@@ -3,7 +3,8 @@
 
 classic_client.py
 
-The handle's 64 bytes may go to anyone, and what is done with them is outside the daemon's books: the lease is kept until the server is done.
+The handle's 64 bytes may go to anyone, and what is done with them is outside the daemon's books: the lease is kept until the server
+is done.
 """
 
 import os

@@ -2,9 +2,9 @@
 """The same as torch_producer.py with CUDA's own handles and nothing else, to see what it takes. Prints what classic_consumer.py needs:
 a handle, where in it the tensor begins, its size.
 
-A handle is of a whole allocation, and PyTorch puts many tensors into one, so the tensor's address alone does not say where it is: the offset
-from the allocation's first byte goes along. Whoever has these 76 characters has all of the allocation, other tensors in it included; when
-this process ends, nobody is told.
+A handle is of a whole allocation, and PyTorch puts many tensors into one, so the tensor's address alone does not say where it is: the
+offset from the allocation's first byte goes along. Whoever has the handle has all of the allocation, other tensors in it included; when this
+process ends, nobody is told.
 """
 
 import ctypes
