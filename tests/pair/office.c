@@ -254,7 +254,7 @@ static void assert_nothing_left(const struct office *office) {
         ck_assert_int_eq(device->reserved_bytes, 0);
         ck_assert_int_eq(device->draining_bytes, 0);
         ck_assert(list_empty(&device->waitq.waiters));
-        ck_assert(list_empty(&office->place.spare_closers));
+        ck_assert(list_empty(&office->place.closers));
         ck_assert(list_empty(&office->house.waiting));
         ck_assert(list_empty(&office->house.watching));
         ck_assert_int_eq(office->n_people, 0);
