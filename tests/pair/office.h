@@ -59,6 +59,9 @@ struct caller {
 
 void office_init(struct office *office, int64_t capacity_bytes);
 
+/* From now on buffers of up to so many bytes are made ahead, as where making them takes long. */
+void office_make_ahead(struct office *office, int64_t max_bytes);
+
 /* From now on a restart keeps buffers; before anybody comes. */
 void office_stock(struct office *office);
 
