@@ -265,6 +265,18 @@ class KeptFreeTest(SpareTest):
             self.release(client, *grants)
 
 
+class CrowdedTest(SpareTest):
+    """Somebody else has most of the GPU: the books do not know, the driver does."""
+
+    script = "device total=64M used=42M\ndevice\n"
+
+    def test_none_is_made_of_what_others_left(self):
+        with self.client() as client:
+            grants = [self.allocate(client) for _ in range(3)]
+            self.assertEqual((self.spare(), self.made()), (0, 3))
+            self.release(client, *grants)
+
+
 class WipedTest(SpareTest):
     script = "device scrub=no\ndevice\n"
     params = UNSCRUBBED

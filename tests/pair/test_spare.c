@@ -32,8 +32,7 @@ static void answered(struct caller *caller, const char *call) {
         caller_written(caller);
 }
 
-/* Two buffers were allocated, and the lane is about to make a third: its call stands at the gate. */
-static void furnish(bool stocked) {
+static void furnish_with_one(bool stocked) {
         office_init(&office, INT64_C(256) << 20);
         office_make_ahead(&office, BYTES);
         if (stocked)
@@ -42,6 +41,11 @@ static void furnish(bool stocked) {
         gate_permit(&office.gate);
         answered(&owner, USUAL);
         ck_assert_int_eq(spare()->state, SPARE_NONE);
+}
+
+/* Two buffers were allocated, and the lane is about to make a third: its call stands at the gate. */
+static void furnish(bool stocked) {
+        furnish_with_one(stocked);
         gate_permit(&office.gate);
         answered(&owner, USUAL);
         turn_until(&office, spare()->state == SPARE_MAKING);
@@ -354,6 +358,67 @@ START_TEST(anything_takes_it_away) {
         leave();
 } END_TEST
 
+static void fill_the_store(void) {
+        office.house.registry.limits.stored_descriptors = office.house.registry.n_stored;
+}
+
+static void take_the_last_descriptors_but_one(void) {
+        office.house.registry.limits.descriptors = office.house.registry.n_descriptors + 64 + 1;
+}
+
+static void (*const obstacles[])(void) = {lower_max, keep_more_free, degrade, run_short_of_descriptors, wait_for_memory, fill_the_store,
+                                          take_the_last_descriptors_but_one};
+
+/* What stands in its way is there before it is made; when it is gone, one is made. */
+START_TEST(none_is_made) {
+        struct limits limits;
+        int64_t n_stored;
+
+        furnish_with_one(true);
+        limits = office.house.registry.limits;
+        gate_permit(&office.gate);
+        caller_call(&owner, USUAL);
+        gate_wait_left(&office.gate, 2);
+        n_stored = office.house.registry.n_stored;
+        obstacles[_i]();
+        turn_until(&office, owner.n_replies == 2);
+        caller_written(&owner);
+        ck_assert_int_eq(office.house.registry.n_stored, n_stored);
+        turn_until(&office, store_settled(office.store));
+        for (int i = 0; i < 10; i++)
+                (void)office_turn(&office);
+        ck_assert_int_eq(spare()->state, SPARE_NONE);
+        ck_assert_int_eq(office.gate.entered, 2);
+        office.house.registry.limits = limits;
+        office.place.device.degraded = false;
+        if (obstacles[_i] == wait_for_memory)
+                waiter_leave(&waiter);
+        turn_until(&office, spare()->state == SPARE_MAKING);
+        leave();
+} END_TEST
+
+/* The lane has other things to do. */
+START_TEST(none_is_made_while_others_wait) {
+        struct caller caller;
+
+        furnish_with_one(false);
+        caller_init(&caller, &office, 1001);
+        caller_call(&owner, USUAL);
+        caller_call(&caller, OTHER);
+        gate_permit(&office.gate);
+        turn_until(&office, owner.n_replies == 2);
+        caller_written(&owner);
+        gate_wait_entered(&office.gate, 3);
+        for (int i = 0; i < 10; i++)
+                (void)office_turn(&office);
+        ck_assert_int_eq(spare()->state, SPARE_NONE);
+        gate_permit(&office.gate);
+        turn_until(&office, caller.n_replies == 1);
+        turn_until(&office, spare()->state == SPARE_MAKING);
+        caller_deinit(&caller);
+        leave();
+} END_TEST
+
 /* Meanwhile it is being made. */
 START_TEST(anything_takes_it_away_when_it_is_made) {
         furnish(false);
@@ -422,6 +487,8 @@ int main(void) {
         tcase_add_loop_test(tests, who_tries_again_dies, 0, 2);
         tcase_add_loop_test(tests, anything_takes_it_away, 0, (int)(sizeof(reasons) / sizeof(reasons[0])));
         tcase_add_loop_test(tests, anything_takes_it_away_when_it_is_made, 0, (int)(sizeof(reasons) / sizeof(reasons[0])));
+        tcase_add_loop_test(tests, none_is_made, 0, (int)(sizeof(obstacles) / sizeof(obstacles[0])));
+        tcase_add_test(tests, none_is_made_while_others_wait);
         tcase_add_test(tests, it_counts_against_no_limit);
         tcase_add_test(tests, its_end_is_told_to_the_timer);
         suite_add_tcase(suite, tests);
