@@ -246,6 +246,16 @@ class ShortTest(SpareTest):
             self.assertEqual(self.device(GPUS[0])["brokered_bytes"], free)
             self.release(client, *grants, channel)
 
+    def test_a_channel_short_of_its_second_part(self):
+        """All of it is made anew, once what lay ready is gone."""
+        with self.client() as client:
+            grants = self.prepare(client)
+            self.machine.script(f"{self.script}on cuMemCreate device=0 nth=2 fail=2\n")
+            channel = client.call("ChannelCreate", {"device": GPUS[0], "role": "producer", "slots": 1, "slot_bytes": 3 * MIB})
+            client.drop_fds()
+            self.assertEqual((self.made(), self.spare()), (3 + 2 + 2, 0))
+            self.release(client, *grants, channel)
+
     def test_none_is_made_of_the_last_memory(self):
         """Eight times its size stays free beside it."""
         with self.client() as client:
@@ -263,6 +273,13 @@ class KeptFreeTest(SpareTest):
             grants = [self.allocate(client) for _ in range(3)]
             self.assertEqual((self.spare(), self.made()), (0, 3))
             self.release(client, *grants)
+
+
+class KeptFreeOfOthersTest(KeptFreeTest):
+    """The books would allow it, what is measured does not."""
+
+    script = "device total=64M used=20M\ndevice\n"
+    args = ("--keep-free-bytes", "20M")
 
 
 class CrowdedTest(SpareTest):

@@ -200,6 +200,23 @@ START_TEST(it_is_stored_when_it_is_taken) {
         leave();
 } END_TEST
 
+/* What is told to the client late, since it was stored first, counts for the spare that was made meanwhile. */
+START_TEST(it_counts_from_the_last_answer) {
+        uint64_t asked;
+
+        furnish_ready(true);
+        turn_until(&office, store_settled(office.store));
+        office.shelf.gate.open = false;
+        caller_call(&owner, USUAL);
+        turn_until(&office, spare()->state == SPARE_MAKING);
+        asked = spare()->asked_usec;
+        gate_open(&office.shelf.gate);
+        turn_until(&office, owner.n_replies == 3);
+        caller_written(&owner);
+        ck_assert_uint_gt(spare()->asked_usec, asked);
+        leave();
+} END_TEST
+
 START_TEST(a_failure_is_told_to_nobody) {
         static const int errors[] = {EIO, ENOMEM, EMFILE, EOPNOTSUPP, ETIMEDOUT};
 
@@ -317,7 +334,7 @@ static void degrade(void) {
 }
 
 static void run_short_of_descriptors(void) {
-        office.house.registry.limits.descriptors = 64;
+        office.house.registry.limits.descriptors = office.house.registry.n_descriptors + 64; /* which are set aside for sessions */
 }
 
 static void stop(void) {
@@ -480,6 +497,7 @@ int main(void) {
         tcase_add_loop_test(tests, who_waits_dies, 0, N_DEATHS);
         tcase_add_loop_test(tests, who_took_it_dies, 0, N_DEATHS);
         tcase_add_test(tests, it_is_stored_when_it_is_taken);
+        tcase_add_test(tests, it_counts_from_the_last_answer);
         tcase_add_loop_test(tests, a_failure_is_told_to_nobody, 0, 5);
         tcase_add_test(tests, a_failure_leaves_the_work_to_who_waits);
         tcase_add_loop_test(tests, a_lack_of_memory_is_tried_again_without_it, 0, 4);
