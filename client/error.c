@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "doctor_codes.h"
 
@@ -159,8 +160,8 @@ static const char *const plain_sentences[N_VERDICTS] = {
         [VERDICT_NO_SUCH_LEASE] = "This session holds no such lease: it was released, or its session was closed.",
         [VERDICT_NO_SUCH_SESSION] = "No such session, or it is another user's.",
         [VERDICT_ALREADY_SEALED] = "The buffer is sealed: it can be opened read-only, nothing else.",
-        [VERDICT_TIMED_OUT] = "What was waited for did not come in time. Wait longer (wait_ms), or look with "
-                              "'gpuipcctl list' why it does not come.",
+        [VERDICT_TIMED_OUT] = "What was waited for did not come in time. Wait longer (wait_ms, on the command line "
+                              "--wait), or look with 'gpuipcctl list' why it does not come.",
 };
 
 /* The verdict's particulars and what to do, in one or two sentences. */
@@ -186,14 +187,20 @@ static void explain(const struct failure *f, enum method method, char *out, size
                                        "owner free it.", f->subject);
                 return;
         case VERDICT_QUOTA_EXCEEDED:
+                if (f->used == 0 && f->asked > f->limit) {
+                        (void)snprintf(out, n, "The limit %s allows %" PRId64 ", and %" PRId64 " was asked for. Ask for less, "
+                                               "or have the administrator raise it.", f->subject, f->limit, f->asked);
+                        return;
+                }
                 (void)snprintf(out, n, "The limit %s is reached: %" PRId64 " of %" PRId64 " in use and %" PRId64
                                        " more asked for. %s, or have the administrator raise it.", f->subject, f->used, f->limit,
                                f->asked, f->asked > f->limit ? "That is more than it ever allows: ask for less"
-                                                             : "Release something, wait for it (wait_ms)");
+                                                             : "Release something, wait for it (wait_ms, on the command line --wait)");
                 return;
         case VERDICT_OUT_OF_MEMORY:
                 (void)snprintf(out, n, "The device %s has %" PRId64 " bytes free and %" PRId64 " were asked for. Release "
-                                       "something on it or wait for it (wait_ms).", f->subject, f->free_bytes, f->asked);
+                                       "something on it or wait for it (wait_ms, on the command line --wait).",
+                               f->subject, f->free_bytes, f->asked);
                 return;
         case VERDICT_HANDLE_UNSUPPORTED:
                 (void)snprintf(out, n, "A handle '%s' cannot be had here: %s", f->subject, f->reason);
@@ -258,6 +265,7 @@ static enum doctor_code connect_code(int system_errno) {
         case EPERM:
                 return DOCTOR_SOCKET_DENIED;
         case EPROTOTYPE:
+        case ENOTSOCK:
                 return DOCTOR_NOT_A_SOCKET;
         case ETIMEDOUT:
                 return DOCTOR_DAEMON_SILENT;
@@ -283,6 +291,8 @@ static const char *connect_remedy(int system_errno) {
                 return "A socket's path has at most 107 bytes.";
         case EPROTOTYPE:
                 return "It is a socket of another type. Is the path right?";
+        case ENOTSOCK:
+                return "It is no socket. $GPUIPC_SOCKET, if set, is the path of the socket itself, not of its directory.";
         case ETIMEDOUT:
                 return "The daemon accepts no connection in time: it is stopped, stuck or overrun.";
         case EMFILE:
@@ -293,9 +303,18 @@ static const char *connect_remedy(int system_errno) {
         }
 }
 
+/* A directory or a file refuses connections as a socket does that nobody listens at. */
+static int connect_cause(int system_errno, const char *path) {
+        struct stat st;
+
+        return system_errno == ECONNREFUSED && stat(path, &st) == 0 && !S_ISSOCK(st.st_mode) ? ENOTSOCK : system_errno;
+}
+
 int error_connect(gpuipc_error *ret_error, int system_errno, const char *path) {
-        const char *remedy = connect_remedy(system_errno);
+        int cause = connect_cause(system_errno, path);
+        const char *remedy = connect_remedy(cause);
+
         return error_set(ret_error, GPUIPC_ERROR_UNREACHABLE, system_errno, path, "Cannot connect to %s: %s.%s%s [%s]",
                          path, strerrordesc_np(system_errno), remedy[0] ? " " : "", remedy,
-                         doctor_code_id(connect_code(system_errno)));
+                         doctor_code_id(connect_code(cause)));
 }

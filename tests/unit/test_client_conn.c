@@ -72,6 +72,11 @@ START_TEST(connect_errors_name_the_cause) {
         ck_assert_ptr_nonnull(strstr(error.message, "Nobody listens"));
         (void)unlink(path);
 
+        /* What is no socket at all refuses just so: its path is what is wrong. */
+        ck_assert_int_eq(try_connect(directory, 0, &error), GPUIPC_ERROR_UNREACHABLE);
+        ck_assert_ptr_nonnull(strstr(error.message, "It is no socket"));
+        ck_assert_str_eq(error.code, "G105");
+
         memset(longer, 'x', sizeof(longer) - 1);
         longer[0] = '/';
         longer[sizeof(longer) - 1] = '\0';

@@ -64,6 +64,20 @@ START_TEST(every_verdict) {
 }
 END_TEST
 
+/* A limit on one request is not "reached" by anyone. */
+START_TEST(what_one_request_may_ask) {
+        struct failure failure = { .verdict = VERDICT_QUOTA_EXCEEDED, .subject = "wait_ms", .limit = 11, .asked = 12 };
+        gpuipc_error error;
+
+        (void)error_failure(&error, METHOD_ALLOCATE, &failure);
+        ck_assert_str_eq(error.message, "The limit wait_ms allows 11, and 12 was asked for. Ask for less, or have the "
+                                        "administrator raise it.");
+        failure.asked = 11;
+        (void)error_failure(&error, METHOD_ALLOCATE, &failure);
+        ck_assert_ptr_nonnull(strstr(error.message, "is reached"));
+}
+END_TEST
+
 START_TEST(parameter_hints) {
         struct failure failure = { .verdict = VERDICT_INVALID_PARAMETER, .subject = "mode" };
         gpuipc_error error;
@@ -115,6 +129,7 @@ int main(void) {
         int failed;
 
         tcase_add_test(tcase, every_verdict);
+        tcase_add_test(tcase, what_one_request_may_ask);
         tcase_add_test(tcase, parameter_hints);
         tcase_add_test(tcase, hostile_text);
         tcase_add_test(tcase, names_of_statuses);
