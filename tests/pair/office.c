@@ -54,6 +54,27 @@ void gate_open(struct gate *gate) {
         pthread_mutex_unlock(&gate->lock);
 }
 
+void gate_shut(struct gate *gate) {
+        pthread_mutex_lock(&gate->lock);
+        gate->open = false;
+        pthread_mutex_unlock(&gate->lock);
+}
+
+void gate_fail(struct gate *gate, int error) {
+        pthread_mutex_lock(&gate->lock);
+        gate->fail = error;
+        pthread_mutex_unlock(&gate->lock);
+}
+
+int gate_n_entered(struct gate *gate) {
+        int n;
+
+        pthread_mutex_lock(&gate->lock);
+        n = gate->entered;
+        pthread_mutex_unlock(&gate->lock);
+        return n;
+}
+
 void gate_permit(struct gate *gate) {
         pthread_mutex_lock(&gate->lock);
         gate->permits++;

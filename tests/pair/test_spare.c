@@ -91,7 +91,7 @@ START_TEST(it_is_taken_without_any_work) {
         caller_written(&owner);
         ck_assert_int_eq(device->used_bytes, used + BYTES);
         ck_assert_int_eq(device->spare_bytes, 0);
-        ck_assert_int_eq(office.gate.entered, n_entered);
+        ck_assert_int_eq(gate_n_entered(&office.gate), n_entered);
         turn_until(&office, spare()->state == SPARE_MAKING); /* and another is made */
         leave();
 } END_TEST
@@ -100,7 +100,7 @@ START_TEST(other_sizes_leave_it) {
         furnish_ready(false);
         gate_permit(&office.gate);
         answered(&owner, OTHER);
-        ck_assert_int_eq(office.gate.entered, n_entered + 1);
+        ck_assert_int_eq(gate_n_entered(&office.gate), n_entered + 1);
         ck_assert_int_eq(spare()->state, SPARE_READY);
         gate_permit(&office.gate);
         gate_permit(&office.gate);
@@ -126,7 +126,7 @@ START_TEST(who_waits_meanwhile_takes_it) {
         turn_until(&office, second.n_replies == 1);
         assert_granted(&second);
         gate_wait_entered(&office.gate, n_entered + 1);
-        ck_assert_int_eq(office.gate.entered, n_entered + 1); /* the first's */
+        ck_assert_int_eq(gate_n_entered(&office.gate), n_entered + 1); /* the first's */
         ck_assert_int_eq(first.n_replies + third.n_replies, 0);
         gate_open(&office.gate);
         turn_until(&office, first.n_replies == 1 && third.n_replies == 1);
@@ -166,7 +166,7 @@ START_TEST(who_took_it_dies) {
 
         furnish_ready(true);
         turn_until(&office, store_settled(office.store));
-        office.shelf.gate.open = false;
+        gate_shut(&office.shelf.gate);
         caller_init(&caller, &office, 1001);
         caller_call(&caller, USUAL);
         ck_assert_int_eq(caller.n_replies, 0);
@@ -188,7 +188,7 @@ START_TEST(it_is_stored_when_it_is_taken) {
         turn_until(&office, store_settled(office.store));
         n = office.shelf.n;
         ck_assert_uint_eq(n, 3); /* two buffers and their process */
-        office.shelf.gate.open = false;
+        gate_shut(&office.shelf.gate);
         caller_call(&owner, USUAL);
         ck_assert_int_eq(owner.n_replies, 2); /* not before it is stored */
         gate_open(&office.shelf.gate);
@@ -206,7 +206,7 @@ START_TEST(it_counts_from_the_last_answer) {
 
         furnish_ready(true);
         turn_until(&office, store_settled(office.store));
-        office.shelf.gate.open = false;
+        gate_shut(&office.shelf.gate);
         caller_call(&owner, USUAL);
         turn_until(&office, spare()->state == SPARE_MAKING);
         asked = spare()->asked_usec;
@@ -221,13 +221,13 @@ START_TEST(a_failure_is_told_to_nobody) {
         static const int errors[] = {EIO, ENOMEM, EMFILE, EOPNOTSUPP, ETIMEDOUT};
 
         furnish(false);
-        office.gate.fail = errors[_i];
+        gate_fail(&office.gate, errors[_i]);
         gate_permit(&office.gate);
         turn_until(&office, spare()->state == SPARE_NONE);
-        office.gate.fail = 0;
+        gate_fail(&office.gate, 0);
         for (int i = 0; i < 10; i++)
                 (void)office_turn(&office);
-        ck_assert_int_eq(office.gate.entered, n_entered); /* it takes two again before it is tried again */
+        ck_assert_int_eq(gate_n_entered(&office.gate), n_entered); /* it takes two again before it is tried again */
         ck_assert_int_eq(owner.n_replies, 2);
         ck_assert(!office.place.device.degraded);
         gate_permit(&office.gate);
@@ -244,14 +244,14 @@ START_TEST(a_failure_leaves_the_work_to_who_waits) {
         furnish(false);
         caller_init(&caller, &office, 1001);
         caller_call(&caller, USUAL);
-        office.gate.fail = EIO;
+        gate_fail(&office.gate, EIO);
         gate_permit(&office.gate);
         gate_wait_left(&office.gate, n_entered);
-        office.gate.fail = 0;
+        gate_fail(&office.gate, 0);
         gate_permit(&office.gate);
         turn_until(&office, caller.n_replies == 1);
         assert_granted(&caller);
-        ck_assert_int_eq(office.gate.entered, n_entered + 1);
+        ck_assert_int_eq(gate_n_entered(&office.gate), n_entered + 1);
         caller_deinit(&caller);
         leave();
 } END_TEST
@@ -263,14 +263,14 @@ START_TEST(a_lack_of_memory_is_tried_again_without_it) {
         bool helps = _i % 2 == 0;
 
         furnish_ready(false);
-        office.gate.fail = ENOMEM;
+        gate_fail(&office.gate, ENOMEM);
         caller_call(&owner, calls[_i / 2]);
         gate_permit(&office.gate);
-        turn_until(&office, office.gate.entered == n_entered + 2);
+        turn_until(&office, gate_n_entered(&office.gate) == n_entered + 2);
         ck_assert_int_eq(spare()->state, SPARE_NONE); /* closed before the second try began */
         ck_assert_int_eq(office.place.device.spare_bytes, 0);
         ck_assert_int_eq(owner.n_replies, 2);
-        office.gate.fail = helps ? 0 : ENOMEM;
+        gate_fail(&office.gate, helps ? 0 : ENOMEM);
         gate_permit(&office.gate);
         if (helps)
                 gate_open(&office.gate);
@@ -280,8 +280,8 @@ START_TEST(a_lack_of_memory_is_tried_again_without_it) {
                 assert_granted(&owner);
         else
                 assert_error(&owner, "io.gpuipc.Broker.OutOfMemory");
-        ck_assert_int_eq(helps || office.gate.entered == n_entered + 2, true); /* and not a third time */
-        office.gate.fail = 0;
+        ck_assert_int_eq(helps || gate_n_entered(&office.gate) == n_entered + 2, true); /* and not a third time */
+        gate_fail(&office.gate, 0);
         leave();
 } END_TEST
 
@@ -289,12 +289,12 @@ START_TEST(without_a_spare_nothing_is_tried_twice) {
         office_init(&office, INT64_C(256) << 20);
         office_make_ahead(&office, BYTES);
         caller_init(&owner, &office, 1000);
-        office.gate.fail = ENOMEM;
+        gate_fail(&office.gate, ENOMEM);
         gate_permit(&office.gate);
         answered(&owner, USUAL);
         assert_error(&owner, "io.gpuipc.Broker.OutOfMemory");
-        ck_assert_int_eq(office.gate.entered, 1);
-        office.gate.fail = 0;
+        ck_assert_int_eq(gate_n_entered(&office.gate), 1);
+        gate_fail(&office.gate, 0);
         leave();
 } END_TEST
 
@@ -304,17 +304,17 @@ START_TEST(who_tries_again_dies) {
 
         furnish_ready(false);
         caller_init(&caller, &office, 1001);
-        office.gate.fail = ENOMEM;
+        gate_fail(&office.gate, ENOMEM);
         caller_call(&caller, OTHER);
         gate_wait_entered(&office.gate, n_entered + 1);
         if (_i == 0)
                 die(&caller, LEAVES);
         gate_permit(&office.gate);
         if (_i == 1) {
-                turn_until(&office, office.gate.entered == n_entered + 2);
+                turn_until(&office, gate_n_entered(&office.gate) == n_entered + 2);
                 die(&caller, LEAVES);
         }
-        office.gate.fail = 0;
+        gate_fail(&office.gate, 0);
         gate_open(&office.gate);
         turn_until(&office, office.house.registry.n_buffers == 2);
         caller_deinit(&caller);
@@ -368,7 +368,7 @@ START_TEST(anything_takes_it_away) {
         for (int i = 0; i < 10; i++)
                 (void)office_turn(&office);
         ck_assert_int_eq(spare()->state, SPARE_NONE);
-        ck_assert_int_eq(office.gate.entered, n_entered); /* nor is it made again */
+        ck_assert_int_eq(gate_n_entered(&office.gate), n_entered); /* nor is it made again */
         if (reasons[_i] == wait_for_memory)
                 waiter_leave(&waiter);
         office.place.device.degraded = false;
@@ -405,7 +405,7 @@ START_TEST(none_is_made) {
         for (int i = 0; i < 10; i++)
                 (void)office_turn(&office);
         ck_assert_int_eq(spare()->state, SPARE_NONE);
-        ck_assert_int_eq(office.gate.entered, 2);
+        ck_assert_int_eq(gate_n_entered(&office.gate), 2);
         office.house.registry.limits = limits;
         office.place.device.degraded = false;
         if (obstacles[_i] == wait_for_memory)
@@ -445,7 +445,7 @@ START_TEST(anything_takes_it_away_when_it_is_made) {
         ck_assert_int_eq(spare()->state, SPARE_MAKING);
         gate_permit(&office.gate);
         turn_until(&office, spare()->state == SPARE_NONE);
-        ck_assert_int_eq(office.gate.entered, n_entered);
+        ck_assert_int_eq(gate_n_entered(&office.gate), n_entered);
         if (reasons[_i] == wait_for_memory)
                 waiter_leave(&waiter);
         office.place.device.degraded = false;
