@@ -35,6 +35,13 @@ const struct pace_size *pace_find(const struct pace *pace, uint64_t now_usec) {
         return NULL;
 }
 
+bool pace_has_moved(const struct pace *pace, uint64_t asked_usec) {
+        for (size_t i = 0; i < PACE_SIZES; i++)
+                if (pace->sizes[i].before_usec > asked_usec)
+                        return true;
+        return false;
+}
+
 bool pace_may_keep(const struct pace_room *room) {
         return !room->stopping && !room->degraded && !room->waiting && room->bytes <= room->max_bytes &&
                room->free_bytes / PACE_FREE_SHARE >= room->bytes && room->descriptors_left >= 0;

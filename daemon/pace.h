@@ -34,6 +34,9 @@ void pace_forget(struct pace *pace);
 /* Of the sizes at a pace the one asked for last; NULL: none is. */
 const struct pace_size *pace_find(const struct pace *pace, uint64_t now_usec);
 
+/* Whether people have gone on to another size: one was asked for twice since `asked_usec`, when the spare's own last was. */
+bool pace_has_moved(const struct pace *pace, uint64_t asked_usec);
+
 /* What speaks for and against a spare of `bytes`. All figures are those beside it, whether it is there yet or not. */
 struct pace_room {
         int64_t bytes;

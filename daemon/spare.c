@@ -151,7 +151,7 @@ uint64_t spare_review(struct workplace *place, bool stopping, uint64_t now_usec)
         if (spare->state != SPARE_READY)
                 return UINT64_MAX; /* the end of its job has the loop look again */
         room = spare_room(place, spare->bytes, stopping);
-        if (now_usec - spare->asked_usec < PACE_USEC && pace_may_keep(&room))
+        if (now_usec - spare->asked_usec < PACE_USEC && pace_may_keep(&room) && !pace_has_moved(&spare->pace, spare->asked_usec))
                 return spare->asked_usec + PACE_USEC;
         spare_drop(place);
         return UINT64_MAX;

@@ -111,6 +111,19 @@ START_TEST(other_sizes_leave_it) {
         leave();
 } END_TEST
 
+/* A size that comes once leaves it; one that comes twice has its own made instead, and does not wait a second for that. */
+START_TEST(another_pace_takes_its_place) {
+        furnish_ready(false);
+        office_make_ahead(&office, (int64_t)2 * BYTES);
+        gate_open(&office.gate);
+        answered(&owner, OTHER);
+        ck_assert_int_eq(spare()->bytes, BYTES);
+        answered(&owner, OTHER);
+        turn_until(&office, spare()->state == SPARE_READY && spare()->bytes > BYTES);
+        answered(&owner, OTHER);
+        leave();
+} END_TEST
+
 /* Who comes while it is made has it as soon as it is there, past those who want something else. */
 START_TEST(who_waits_meanwhile_takes_it) {
         struct caller first, second, third;
@@ -493,6 +506,7 @@ int main(void) {
         tcase_set_timeout(tests, 30);
         tcase_add_test(tests, it_is_taken_without_any_work);
         tcase_add_test(tests, other_sizes_leave_it);
+        tcase_add_test(tests, another_pace_takes_its_place);
         tcase_add_test(tests, who_waits_meanwhile_takes_it);
         tcase_add_loop_test(tests, who_waits_dies, 0, N_DEATHS);
         tcase_add_loop_test(tests, who_took_it_dies, 0, N_DEATHS);

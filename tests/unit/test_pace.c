@@ -63,6 +63,21 @@ START_TEST(what_was_asked_for_longest_ago_is_forgotten_first) {
 
 static const struct pace_room ample = {.bytes = MIB, .max_bytes = MIB, .free_bytes = 8 * MIB, .descriptors_left = 1, .stored_left = 1};
 
+START_TEST(others_in_turn_are_no_move) {
+        struct pace pace = {0};
+
+        pace_note(&pace, "cuda-fd", 100, 1000);
+        pace_note(&pace, "cuda-fd", 100, 2000);
+        pace_note(&pace, "cuda-fd", 200, 3000);
+        ck_assert(!pace_has_moved(&pace, 2000));
+        pace_note(&pace, "cuda-fd", 100, 4000);
+        pace_note(&pace, "cuda-fd", 200, 5000);
+        ck_assert(!pace_has_moved(&pace, 4000));
+        pace_note(&pace, "cuda-fd", 200, 6000);
+        ck_assert(pace_has_moved(&pace, 4000));
+        ck_assert(!pace_has_moved(&pace, 6000));
+} END_TEST
+
 START_TEST(enough_is_enough) {
         ck_assert(pace_may_make(&ample));
         ck_assert(pace_may_keep(&ample));
@@ -97,6 +112,7 @@ int main(void) {
         tcase_add_test(tests, two_within_a_second_are_a_pace);
         tcase_add_test(tests, sizes_and_kinds_are_told_apart);
         tcase_add_test(tests, what_was_asked_for_longest_ago_is_forgotten_first);
+        tcase_add_test(tests, others_in_turn_are_no_move);
         tcase_add_test(tests, enough_is_enough);
         tcase_add_test(tests, anything_speaks_against_it);
         suite_add_tcase(suite, tests);
