@@ -119,8 +119,8 @@ START_TEST(another_pace_takes_its_place) {
         answered(&owner, OTHER);
         ck_assert_int_eq(spare()->bytes, BYTES);
         answered(&owner, OTHER);
+        ck_assert(spare()->state != SPARE_READY || spare()->bytes > BYTES);
         turn_until(&office, spare()->state == SPARE_READY && spare()->bytes > BYTES);
-        answered(&owner, OTHER);
         leave();
 } END_TEST
 
