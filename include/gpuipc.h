@@ -579,6 +579,7 @@ typedef struct gpuipc_device_info {
         int64_t total_bytes, free_bytes, brokered_bytes, draining_bytes;
         const char *const *handles; /* NULL-ended */
         int degraded;
+        int64_t spare_bytes; /* made ahead for the next allocation, nobody's, given back when needed; −1: none are ever made */
 } gpuipc_device_info;
 
 typedef struct gpuipc_status_info {
