@@ -32,7 +32,7 @@ bundle=$(mktemp -d /tmp/gpuipc-tier.XXXXXX)
 trap 'rm -rf "$bundle"' EXIT
 chmod 755 "$bundle"
 cp -R build/gpu/. "$bundle/"
-cp -R tests/support tests/gpu "$bundle/"
+cp -R tests/support tests/gpu client/python "$bundle/"
 chmod -R a+rX "$bundle"
 
 libraries=
@@ -52,7 +52,7 @@ fi
 export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+${libraries:+:}$LD_LIBRARY_PATH}"
 [ -n "$LD_LIBRARY_PATH" ] || unset LD_LIBRARY_PATH
 export OUT GPUIPC_BUILD="$bundle" TMPDIR="$bundle" PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 LC_ALL=C.UTF-8
-export PYTHONPATH="$bundle/support" CUDA_CACHE_DISABLE=1 HOME="$bundle"
+export PYTHONPATH="$bundle/support:$bundle/python" GPUIPC_LIBRARY="$bundle/libgpuipc.so.0" CUDA_CACHE_DISABLE=1 HOME="$bundle"
 unset GPUIPC_SOCKET CUDA_VISIBLE_DEVICES
 status=0
 timeout --kill-after=5 540 python3 "$bundle/gpu/tier.py" "$machine" "$dry" "$@" || status=$?

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pipeline benchmark of the GPU tier, with a processor in the GPU's place: that it runs, and that it would notice a wrong batch."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+import xml.etree.ElementTree
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+GPU = f"{ROOT}/tests/gpu"
+sys.path[:0] = [f"{ROOT}/tests/support", GPU]
+os.environ["PYTHONPATH"] = f"{ROOT}/client/python:{ROOT}/tests/support"
+
+import steps_pipeline  # noqa: E402
+from daemon import BUILD  # noqa: E402
+from rig import Rig  # noqa: E402
+
+os.environ["GPUIPC_LIBRARY"] = f"{BUILD}/libgpuipc.so.0"
+try:
+    import torch
+
+    import pipeline
+    import pipeline_ways
+    import pipeline_work
+    from pipeline_worker import Consumer, Producer, Setup
+except ImportError as error:  # what needs it says so
+    if error.name != "torch":
+        raise
+    torch = None
+
+needs_torch = unittest.skipUnless(torch, "no torch here")
+VENV = f"{ROOT}/build/venv/bin/python3"
+
+
+class HostRig(Rig):
+    """A tier's, without a GPU to ask."""
+
+    def __init__(self, log):  # pylint: disable=super-init-not-called
+        self.machine, self.dry, self.log, self.things = "one", True, log, []
+
+
+class StepTest(unittest.TestCase):
+    def run_step(self, directory):
+        os.environ["OUT"] = directory
+        with open(f"{directory}/log", "w+", encoding="utf-8") as log:
+            rig = HostRig(log)
+            try:
+                rows = list(steps_pipeline.pipeline(rig))
+            finally:
+                rig.clean()
+            log.seek(0)
+            return rows, log.read()
+
+    @needs_torch
+    def test_the_step_tells_of_every_way(self):
+        with tempfile.TemporaryDirectory() as directory:
+            rows, log = self.run_step(directory)
+            with open(f"{directory}/pipeline.json", encoding="utf-8") as file:
+                found = json.load(file)
+        self.assertEqual([row for row in rows if row[3] is False], [], log)
+        self.assertEqual([(case["step"], case["batch"]) for case in found["cases"]],
+                         [("light", 1), ("light", 2), ("resnet", 1), ("resnet", 2)])
+        for case in found["cases"]:
+            self.assertEqual(set(case["batches_per_s"]), set(pipeline.WAYS))
+            self.assertGreater(min(case["batches_per_s"].values()), 0)
+            self.assertGreaterEqual(len(case["each"]), pipeline.FEWEST_ROUNDS)
+        came = [row for row in rows if row[0].startswith("batches that came by")]
+        self.assertEqual([row[1:] for row in came], [("64 of 64, 64 of them different from one another", "64, 64", True)] * 4)
+        self.assertEqual(sum("the training alone" in row[0] for row in rows), 4)
+
+    def test_without_torch_it_says_so(self):
+        there = steps_pipeline.interpreter_with
+        steps_pipeline.interpreter_with = lambda module: None
+        try:
+            with tempfile.TemporaryDirectory() as directory:
+                rows, _ = self.run_step(directory)
+        finally:
+            steps_pipeline.interpreter_with = there
+        self.assertEqual(rows, [("the pipeline", "not run: no torch here", "", None)])
+
+
+@needs_torch
+class ProgramTest(unittest.TestCase):
+    def test_what_failed_is_told(self):
+        with tempfile.TemporaryDirectory() as directory:
+            done = subprocess.run([sys.executable, "-B", f"{GPU}/pipeline.py", *steps_pipeline.DRY, directory], stdout=subprocess.PIPE,
+                                  env={**os.environ, "GPUIPC_SOCKET": f"{directory}/nobody"}, check=False, text=True, timeout=90)
+            said = json.loads(done.stdout.splitlines()[-1])
+            self.assertEqual((done.returncode, said["what"]), (1, "failed"))
+            self.assertIn("G101", said["why"])
+            self.assertEqual(os.listdir(directory), [])
+
+
+@needs_torch
+class WorkTest(unittest.TestCase):
+    def setUp(self):
+        self.device, self.size = pipeline_work.Host(), pipeline_work.TINY
+
+    def test_what_is_prepared(self):
+        """Of frames of one grey, nothing but light and normalising is left to see."""
+        preparation = pipeline_work.Preparation(self.device, self.size, 1)
+        preparation.frames.fill_(100)
+        out = torch.empty(preparation.shape(4), dtype=pipeline_work.DTYPE)
+        preparation.into(out)
+        mean, deviation = (torch.tensor(each).view(1, 3, 1, 1) for each in (pipeline_work.MEAN, pipeline_work.DEVIATION))
+        light = (out.float() * deviation + mean) * 255 / 100
+        self.assertLess((light.amax((1, 2, 3)) - light.amin((1, 2, 3))).max().item(), 0.02)
+        self.assertTrue(0.78 < light.min().item() and light.max().item() < 1.22, light)
+        self.assertEqual(len(set(light.mean((1, 2, 3)).tolist())), 4)
+
+    def test_batches_differ(self):
+        preparation = pipeline_work.Preparation(self.device, self.size, 1)
+        out = torch.empty(preparation.shape(2), dtype=pipeline_work.DTYPE)
+        sums = set()
+        for _ in range(100):
+            preparation.into(out)
+            sums.add(pipeline_work.checksum(out).item())
+        self.assertEqual(len(sums), 100)
+
+    def test_checksum_sees_bits_and_places(self):
+        batch = torch.arange(24, dtype=torch.float32).view(1, 3, 2, 4).to(pipeline_work.DTYPE)
+        before = pipeline_work.checksum(batch).item()
+        self.assertEqual(pipeline_work.checksum(batch.contiguous(memory_format=torch.channels_last)).item(), before)
+        self.assertNotEqual(pipeline_work.checksum(batch.flip(3)).item(), before)
+        batch.view(torch.int16)[0, 0, 0, 0] ^= 1
+        self.assertNotEqual(pipeline_work.checksum(batch).item(), before)
+
+    def test_training_learns(self):
+        shape = (2, 3, self.size.out, self.size.out)
+        for kind in pipeline_work.STEPS:
+            training = pipeline_work.Training(self.device, self.size, kind, shape)
+            training.load(torch.ones(shape, dtype=pipeline_work.DTYPE))
+            before = [parameter.clone() for parameter in training.net.parameters()]
+            training.step()
+            self.assertTrue(all((one != other).any() for one, other in zip(before, training.net.parameters())
+                                if other.grad.abs().max() > 0))
+            self.assertTrue(any(parameter.grad.abs().max() > 0 for parameter in training.net.parameters()))
+
+    def test_the_network_is_a_resnet_18(self):
+        self.assertEqual(sum(each.numel() for each in pipeline_work.residual(pipeline_work.FULL).parameters()), 11_689_512)
+
+
+@needs_torch
+class CheckTest(unittest.TestCase):
+    """A producer and a consumer as the benchmark has them, in two threads."""
+
+    def sums(self, receiver):
+        shared = pipeline_ways.Shared(multiprocessing.get_context("spawn"), 4, 2 * 3 * 16 * 16 * 2)
+        setup = Setup("cpu", pipeline_work.TINY, shared, None)
+        producer, consumer = Producer(setup), Consumer(setup)
+        shape, came = producer.shape(2), []
+
+        def consume():
+            consumer.ends["way"] = receiver(consumer.device, shared, shape)
+            consumer.training = pipeline_work.Training(consumer.device, pipeline_work.TINY, "light", shape)
+            came.extend(consumer.check("way", 16))
+
+        thread = threading.Thread(target=consume)
+        thread.start()
+        producer.ends["way"] = pipeline_ways.RingSender(producer.device, shared, shape)
+        sent = producer.check("way", 16)
+        thread.join(60)
+        os.close(shared.memory)
+        return sent, came
+
+    def test_right_ones_are(self):
+        sent, came = self.sums(pipeline_ways.RingReceiver)
+        self.assertEqual((len(sent), pipeline.wrong(sent, came)), (16, 0))
+
+    def test_another_slot_is_noticed(self):
+        class Astray(pipeline_ways.RingReceiver):
+            def take(self):
+                super().take()
+                return self.here[self.slot - 1]
+
+        sent, came = self.sums(Astray)
+        self.assertGreater(pipeline.wrong(sent, came), 8)
+
+    def test_what_is_missing_is_wrong(self):
+        self.assertEqual([pipeline.wrong([1, 2, 3], came) for came in ([1, 2, 3], [1, 2], [2, 1, 3], [])], [0, 1, 2, 3])
+
+
+@unittest.skipUnless(os.path.exists(VENV) and steps_pipeline.has(VENV, "matplotlib"), "no matplotlib here")
+class PlotTest(unittest.TestCase):
+    def test_it_is_drawn(self):
+        ways = ("channel", "torch", "ring", "pinned", "one", "alone-producer", "alone-consumer")
+        cases = [{"step": step, "batch": batch, "batches_per_s": dict.fromkeys(ways, 1000 / batch), "channel_over": dict.fromkeys(ways, 1.5)}
+                 for step in ("light", "resnet") for batch in (1, 16, 256)]
+        with tempfile.TemporaryDirectory() as directory:
+            with open(f"{directory}/pipeline.json", "w", encoding="utf-8") as file:
+                json.dump({"cases": cases}, file)
+            subprocess.run([VENV, "-B", f"{GPU}/pipeline_plot.py", f"{directory}/pipeline.json", f"{directory}/plot.svg", "A title"],
+                           check=True, timeout=90)
+            with open(f"{directory}/plot.svg", encoding="utf-8") as file:
+                text = file.read()
+        drawn = "".join(xml.etree.ElementTree.fromstring(text.encode()).itertext())
+        for words in ("A title", "throughput (samples/s)", "batch size (samples, log₂)", "a gpuipc channel", "torch.multiprocessing",
+                      "pinned host memory", "256"):
+            self.assertIn(words, drawn)
+        self.assertIn("SPDX-License-Identifier", text.splitlines()[1])
+
+
+if __name__ == "__main__":
+    unittest.main()
