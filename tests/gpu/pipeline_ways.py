@@ -5,12 +5,12 @@ A sender's begin() gives the tensor to write, publish() sends it; a receiver's t
 is called on the working stream, and what it gives is in that stream's order: nobody waits for the GPU but where a way cannot do without.
 All ways have the same number of slots, which is how many batches there are between the two."""
 
-import contextlib
 import mmap
 import os
 import queue
 import threading
 
+import gpuipc
 import torch
 
 from pipeline_work import DTYPE
@@ -228,6 +228,55 @@ class RingReceiver(Ring):
 
     def done(self):
         self.tell(self.shared.free, self.read)
+
+
+# ---- a channel ------------------------------------------------------------------------------------------------
+# The batch is written to the slot itself, and what a slot is as a tensor is found out once for each. Streams wait, processors do not.
+
+
+class Channel(Way):
+    def __init__(self, device, setup, name, shape):
+        super().__init__(device, setup.shared, shape)
+        self.client, self.views = gpuipc.Client(setup.socket), {}
+        self.channel = self.join(name, 2 * torch.Size(shape).numel())
+        assert not self.channel.is_synchronous, "streams cannot wait on this machine"
+
+    def view(self, item):
+        if item.slot not in self.views:
+            self.views[item.slot] = item.array(self.shape, "bfloat16").torch()
+        return self.views[item.slot]
+
+    def end(self):
+        self.item = None
+        self.views.clear()
+        self.channel.close()
+        self.client.close()
+
+
+class ChannelSender(Channel):
+    def join(self, name, n_bytes):
+        return self.client.channel_create(name, slots=self.shared.slots, slot_bytes=n_bytes, device="host" if self.device.handle is None
+                                          else None)
+
+    def begin(self):
+        self.item = self.channel.item(PATIENCE_S, stream=self.device.handle)
+        return self.view(self.item)
+
+    def publish(self):
+        self.item.publish()
+
+
+class ChannelReceiver(Channel):
+    def join(self, name, n_bytes):
+        del n_bytes
+        return self.client.channel_attach(name, wait=PATIENCE_S)
+
+    def take(self):
+        self.item = self.channel.take(PATIENCE_S, stream=self.device.handle)
+        return self.view(self.item)
+
+    def done(self):
+        self.item.release()
 
 
 # ---- within one process ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import xml.etree.ElementTree
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 GPU = f"{ROOT}/tests/gpu"
-sys.path[:0] = [f"{ROOT}/tests/support", GPU]
+sys.path[:0] = [f"{ROOT}/tests/support", f"{ROOT}/client/python", GPU]
 os.environ["PYTHONPATH"] = f"{ROOT}/client/python:{ROOT}/tests/support"
 
 import steps_pipeline  # noqa: E402
