@@ -26,6 +26,7 @@
         X(cuCtxGetDevice)                                                                                    \
         X(cuCtxPushCurrent)                                                                                  \
         X(cuCtxPopCurrent)                                                                                   \
+        X(cuCtxSynchronize)                                                                                  \
         X(cuMemGetAllocationGranularity)                                                                     \
         X(cuMemImportFromShareableHandle)                                                                    \
         X(cuMemGetAllocationPropertiesFromHandle)                                                            \

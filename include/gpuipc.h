@@ -256,6 +256,64 @@ GPUIPC_PUBLIC int gpuipc_free(gpuipc_client *client, const char *id, const char 
 /* Closes another session of the caller's own uid (an administrator: any). */
 GPUIPC_PUBLIC int gpuipc_kick(gpuipc_client *client, const char *session, gpuipc_error *ret_error);
 
+/* ---- pools ------------------------------------------------------------------------------------------------ */
+
+/* A pool is an allocator of a framework's, whose every block is a buffer of its own: two plain C functions of the form that PyTorch's
+ * CUDAPluggableAllocator and torch.cuda.MemPool take, and a way from any address to the buffer that it lies in. Such a framework cuts its
+ * blocks into pieces and gives freed pieces out anew: who opens the buffer sees all of them, and whatever is written there later.
+ *
+ * Memory on a GPU is mapped for the GPU that was asked for, whichever is current. Both functions may be called from any thread. */
+
+typedef struct gpuipc_pool gpuipc_pool;
+
+typedef struct gpuipc_pool_options {
+        size_t struct_size;
+        const char *handle; /* as of gpuipc_allocate_options; so are the rest */
+        const char *mode;
+        int64_t keep_ms;    /* of blocks that this process leaves behind; one that it frees is not kept */
+        int64_t wait_ms;
+        const char *label;
+} gpuipc_pool_options;
+#define GPUIPC_POOL_OPTIONS_INIT { sizeof(gpuipc_pool_options), NULL, NULL, 0, 0, NULL }
+
+#define GPUIPC_POOLS 32
+
+/* The caller owns *ret_pool. GPUIPC_ERROR_QUOTA_EXCEEDED: this process has GPUIPC_POOLS. */
+GPUIPC_PUBLIC int gpuipc_pool_new(gpuipc_client *client, const gpuipc_pool_options *options, gpuipc_pool **ret_pool,
+                                  gpuipc_error *ret_error);
+
+/* It gives out no more. Blocks that are out stay, and the client with them, until each is freed by its function. NULL is allowed. */
+GPUIPC_PUBLIC void gpuipc_pool_free(gpuipc_pool *pool);
+
+/* `device` is the GPU's ordinal in this process, or -1 for host memory; `stream` is not looked at. NULL: gpuipc_pool_failures() says why.
+ * The function serves its pool alone, and after gpuipc_pool_free() nobody until another pool is given the same. */
+typedef void *(*gpuipc_pool_alloc_fn)(int64_t size, int device, void *stream);
+GPUIPC_PUBLIC gpuipc_pool_alloc_fn gpuipc_pool_alloc_function(const gpuipc_pool *pool);
+
+/* Waits for the GPU's work, as cudaFree() does, unmaps, and ends the lease: other holders keep the memory. Takes any pool's blocks; an
+ * address that is none of theirs, and NULL, are left alone. `size`, `device` and `stream` are not looked at. */
+typedef void (*gpuipc_pool_free_fn)(void *pointer, int64_t size, int device, void *stream);
+GPUIPC_PUBLIC gpuipc_pool_free_fn gpuipc_pool_free_function(const gpuipc_pool *pool);
+
+/* How many allocations failed, and what the last one's error was: left alone when there was none. */
+GPUIPC_PUBLIC int64_t gpuipc_pool_failures(const gpuipc_pool *pool, gpuipc_error *ret_error);
+
+/* Bytes of the blocks that are out. */
+GPUIPC_PUBLIC int64_t gpuipc_pool_bytes(const gpuipc_pool *pool);
+
+/* A copy: the block may be freed by another thread meanwhile. */
+typedef struct gpuipc_pool_block {
+        size_t struct_size;  /* sizeof(gpuipc_pool_block), set by the caller */
+        void *pointer;       /* its first byte, and the buffer's */
+        int64_t size;        /* as it was asked for */
+        int32_t cuda_device; /* the ordinal; -1: host memory */
+        char buffer[68];     /* the buffer's id */
+} gpuipc_pool_block;
+#define GPUIPC_POOL_BLOCK_INIT { sizeof(gpuipc_pool_block), NULL, 0, -1, { 0 } }
+
+/* The block of any of this process's pools that the address lies in. GPUIPC_ERROR_NO_SUCH_BUFFER: none. */
+GPUIPC_PUBLIC int gpuipc_pool_find(const void *pointer, gpuipc_pool_block *block, gpuipc_error *ret_error);
+
 /* ---- fences ----------------------------------------------------------------------------------------------- */
 
 /* A fence is a 64-bit word of a buffer, at a multiple of 8 bytes, that only grows: who has done something writes the next value, who
@@ -570,6 +628,47 @@ GPUIPC_PUBLIC int gpuipc_watch_next(gpuipc_watch *watch, int timeout_ms, const g
 /* May be called from another thread: gpuipc_watch_next() returns GPUIPC_ERROR_CLOSED, now and from then on. */
 GPUIPC_PUBLIC void gpuipc_watch_stop(gpuipc_watch *watch);
 GPUIPC_PUBLIC void gpuipc_watch_free(gpuipc_watch *watch);
+
+/* ---- for Python -------------------------------------------------------------------------------------------
+ *
+ * What the package gpuipc cannot do in Python itself: a tensor of DLPack is ended by whoever consumed it, in any thread, with the
+ * interpreter's lock or without, amid an exception, after the interpreter's end. The library links no Python and is handed what it calls. */
+
+/* Functions of Python's own interface: PyGILState_Ensure, PyGILState_Release, PyErr_Fetch, PyErr_Restore, Py_IncRef, Py_DecRef,
+ * PyCapsule_New, PyCapsule_IsValid, PyCapsule_GetPointer. */
+typedef struct gpuipc_python {
+        size_t struct_size;
+        int (*gil_ensure)(void);
+        void (*gil_release)(int state);
+        void (*err_fetch)(void **ret_type, void **ret_value, void **ret_traceback);
+        void (*err_restore)(void *type, void *value, void *traceback);
+        void (*inc_ref)(void *object);
+        void (*dec_ref)(void *object);
+        void *(*capsule_new)(void *pointer, const char *name, void (*destructor)(void *capsule));
+        int (*capsule_is_valid)(void *capsule, const char *name);
+        void *(*capsule_get)(void *capsule, const char *name);
+} gpuipc_python;
+
+/* Copied. To be called before the first capsule is made; again, it does nothing. */
+GPUIPC_PUBLIC int gpuipc_python_begin(const gpuipc_python *calls, gpuipc_error *ret_error);
+
+/* To be called when the interpreter is about to end: tensors that end from now on free what is the library's, and no owner. */
+GPUIPC_PUBLIC void gpuipc_python_end(void);
+
+typedef struct gpuipc_tensor {
+        size_t struct_size; /* sizeof(gpuipc_tensor) */
+        void *data;
+        const int64_t *shape, *strides; /* of n_dimensions each, copied; strides in elements */
+        int32_t n_dimensions;
+        int32_t device_type, device_id; /* as DLPack numbers them */
+        uint8_t type_code, type_bits;
+        uint16_t versioned; /* 1: a DLManagedTensorVersioned of version 1.0, "dltensor_versioned"; 0: a DLManagedTensor, "dltensor" */
+        uint64_t flags;     /* of the versioned: 1 read-only, 2 a copy */
+} gpuipc_tensor;
+
+/* A new capsule (a PyObject), which takes a reference on `owner` (a PyObject) until it, or the tensor in it once consumed, is ended. To be
+ * called with the interpreter's lock. */
+GPUIPC_PUBLIC int gpuipc_python_capsule(const gpuipc_tensor *tensor, void *owner, void **ret_capsule, gpuipc_error *ret_error);
 
 /* ---- the wire itself -------------------------------------------------------------------------------------- */
 

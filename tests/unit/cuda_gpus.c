@@ -242,12 +242,14 @@ void owner_stop(struct owner *owner) {
 /* ---- a daemon that grants it ------------------------------------------------------------------------------ */
 
 static void desk_answer(struct fake *fake, int peer, const char *call, void *data) {
-        const struct desk *desk = data;
+        struct desk *desk = data;
         const char *id = desk->id ? desk->id : "b1", *kind = desk->kind ? desk->kind : "cuda-fd";
         const char *uuid = desk->uuid ? desk->uuid : GPUS_UUID("0");
         char *text = NULL;
 
-        if (!strstr(call, ".Open\"")) {
+        if (strstr(call, ".Allocate\"")) {
+                (void)snprintf(desk->asked, sizeof(desk->asked), "%s", call);
+        } else if (!strstr(call, ".Open\"")) {
                 fake_send(fake, peer, strstr(call, ".GetStatus\"") ? fake_status : "{\"parameters\":{}}");
                 return;
         }

@@ -66,6 +66,7 @@ struct desk {
         const char *id, *kind, *uuid, *ipc; /* NULL: "b1", "cuda-fd", the first GPU, none */
         int fd;                             /* -1: none */
         int64_t size, allocated, offset, created_usec;
+        char asked[512]; /* the last Allocate, as it came */
         struct fake *fake;
         gpuipc_client *client;
 };

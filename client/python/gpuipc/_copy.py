@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What others have as arrays, looked at and copied into shared memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
+
+from . import _cuda, _dlpack, errors
+from ._dlpack import Source
+from .layout import BY_TYPESTR, DTYPES, Layout, row_major
+
+_KINDS = {"?": "bool", "b": "int", "h": "int", "i": "int", "l": "int", "q": "int", "n": "int", "c": "uint", "B": "uint", "H": "uint",
+          "I": "uint", "L": "uint", "Q": "uint", "N": "uint", "e": "float", "f": "float", "d": "float"}
+
+
+def pieces(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Iterator[tuple[int, int, int]]:
+    """(byte in the row-major copy, byte from the first element, bytes) of each run that lies in one piece."""
+    run, inner = itemsize, len(shape)
+    while inner > 0 and (shape[inner - 1] == 1 or strides[inner - 1] * itemsize == run):
+        inner -= 1
+        run *= shape[inner]
+    if 0 in shape:
+        return
+    at = [0] * inner
+    place = 0
+    while True:
+        yield place, sum(i * step for i, step in zip(at, strides)) * itemsize, run
+        place += run
+        for axis in reversed(range(inner)):
+            at[axis] += 1
+            if at[axis] < shape[axis]:
+                break
+            at[axis] = 0
+        else:
+            return
+
+
+def _of_interface(thing: Any, interface: dict[str, Any]) -> Source:
+    typestr = interface["typestr"]
+    dtype: Optional[str] = BY_TYPESTR.get(typestr)
+    if dtype is None:  # of ml_dtypes, whose typestr says but how large it is
+        name = str(getattr(thing, "dtype", typestr))
+        if name not in DTYPES or DTYPES[name][2] or int(typestr[2:]) * 8 != DTYPES[name][1]:
+            raise errors.LayoutError(f"dtype: {name} ({typestr}) is none of {', '.join(DTYPES)} in this machine's byte order.",
+                                     subject="dtype")
+        dtype = name
+    shape = tuple(interface["shape"])
+    itemsize = DTYPES[dtype][1] // 8
+    steps = interface.get("strides")
+    strides = row_major(shape) if steps is None else tuple(step // itemsize for step in steps)
+    if steps is not None and any(step % itemsize for step in steps):
+        raise errors.LayoutError(f"strides: {list(steps)} bytes are not whole elements of {dtype}. Copy the array first.",
+                                 subject="strides")
+    return Source(thing, interface["data"][0], dtype, shape, strides, (_dlpack.CPU, 0))
+
+
+def _of_buffer(thing: Any) -> Source:
+    view = memoryview(thing)
+    kind = _KINDS.get(view.format[-1:])
+    if kind is None or view.format[:-1] not in ("", "@", "=", "<"):
+        raise errors.LayoutError(f"dtype: elements of the format {view.format!r} have no name here.", subject="dtype")
+    dtype = kind if kind == "bool" else f"{kind}{8 * view.itemsize}"
+    shape = tuple(view.shape or ())
+    if not view.c_contiguous:
+        view = memoryview(view.tobytes())
+    n = view.nbytes
+    address = 0
+    if n and not view.readonly:
+        address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view.cast("B")))
+    elif n:  # what cannot be pointed into from Python is copied once more
+        view = memoryview(bytearray(view.tobytes()))
+        address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
+    return Source(view, address, dtype, shape, row_major(shape), (_dlpack.CPU, 0))
+
+
+def source_of(thing: Any) -> Source:
+    """An array of NumPy, PyTorch, CuPy, JAX or anything else with DLPack, __array_interface__ or the buffer protocol, as it lies in
+    memory. A GPU's is ready in the legacy default stream.
+
+    Raises:
+        TypeError: it is none of them.
+        LayoutError: its elements are of a kind that there is no name for.
+    """
+    interface = getattr(thing, "__array_interface__", None)
+    if isinstance(interface, dict) and interface.get("data") is not None:
+        return _of_interface(thing, interface)
+    if hasattr(thing, "__dlpack__"):
+        on_gpu = thing.__dlpack_device__()[0] in (_dlpack.CUDA, _dlpack.CUDA_MANAGED)
+        return _dlpack.look(thing.__dlpack__(stream=1) if on_gpu else thing.__dlpack__())
+    try:
+        memoryview(thing).release()
+    except TypeError:
+        raise TypeError(f"an array is wanted (DLPack, __array_interface__ or the buffer protocol), not {type(thing).__name__}") from None
+    return _of_buffer(thing)
+
+
+def layout_for(source: Source) -> Layout:
+    """How the copy lies: as the source does where that is without gaps, else row-major."""
+    if all(step >= 0 for step in source.strides):
+        layout = Layout.of(source.dtype, source.shape, source.strides)
+        if layout.is_dense:
+            return layout
+    return Layout.of(source.dtype, source.shape)
+
+
+def runs(source: Source, layout: Layout) -> list[tuple[int, int, int]]:
+    """(byte in the copy, address in the source, bytes) of each piece."""
+    if layout.strides == source.strides and layout.is_dense:
+        return [(0, source.pointer, layout.nbytes)] if layout.nbytes else []
+    found = pieces(source.shape, source.strides, layout.itemsize)
+    return [(place, source.pointer + start, n) for place, start, n in found]
+
+
+def gathered(source: Source, layout: Layout) -> tuple[int, Any]:
+    """Host memory with the copy's bytes in one piece: its address, and what keeps it."""
+    found = runs(source, layout)
+    if len(found) == 1:
+        return found[0][1], source
+    memory = (ctypes.c_ubyte * layout.nbytes)()
+    for place, address, n in found:
+        ctypes.memmove(ctypes.addressof(memory) + place, address, n)
+    return ctypes.addressof(memory), memory
+
+
+def from_gpu(source: Source, layout: Layout, to: int, to_host: bool) -> None:
+    """Copies a GPU's array to an address; done when it returns."""
+    _cuda.copy(source.device[1], to, to_host, runs(source, layout))

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting so that Python's signals (Ctrl-C) are handled meanwhile, and so that who no longer wants a thing need not have it."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Any, Callable, Optional, TypeVar
+
+from . import errors
+
+T = TypeVar("T")
+Unwanted = Callable[[], bool]  # whether nobody waits any more
+
+_CALL_SLICE_MS = 500  # of a wait at the daemon
+_LOOK_SLICE_MS = 100  # of a wait in this process
+
+
+def never() -> bool:
+    """Somebody waits until the end."""
+    return False
+
+
+def milliseconds(seconds: Optional[float], what: str) -> int:
+    """Of seconds, rounded up; 0 for None.
+
+    Raises:
+        InvalidParameterError: negative, or not a number.
+    """
+    if seconds is None:
+        return 0
+    if math.isnan(seconds) or seconds < 0:
+        raise errors.InvalidParameterError(f"{what}: {seconds} is no duration. Give seconds, 0 or more.", subject=what)
+    return 1 << 52 if math.isinf(seconds) else min(1 << 52, math.ceil(seconds * 1000))
+
+
+def patiently(attempt: Callable[[int], T], wait: float, unwanted: Unwanted) -> T:
+    """Calls with slices of the time to wait, in milliseconds; raises what the last of them raised."""
+    until = time.monotonic() + milliseconds(wait, "wait") / 1000
+    while True:
+        left = until - time.monotonic()
+        try:
+            return attempt(max(0, min(_CALL_SLICE_MS, math.ceil(left * 1000))))
+        except (errors.NoSuchBufferError, errors.TimedOutError, errors.QuotaExceededError, errors.OutOfMemoryError):
+            if until - time.monotonic() <= 0 or unwanted():
+                raise
+
+
+def in_slices(timeout: Optional[float], attempt: Callable[[int], bool]) -> bool:
+    """Waits by calls of `attempt(ms)`, which says whether it came. False: not within `timeout` seconds (None: without end)."""
+    if timeout is not None and not timeout >= 0:
+        raise errors.InvalidParameterError(f"timeout: {timeout} is no duration. Give seconds, 0 for one look or None for no end.",
+                                           subject="timeout")
+    until = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _LOOK_SLICE_MS if until is None else math.ceil((until - time.monotonic()) * 1000)
+        if attempt(max(0, min(_LOOK_SLICE_MS, left))):
+            return True
+        if until is not None and time.monotonic() >= until:
+            return False
+
+
+def interruptible(call: Callable[[], T], undo: Callable[[T], Any]) -> T:
+    """Makes a call that waits in one piece. In the main thread it is made by another one, so that an exception of a signal's handler ends
+    the wait; the result, when it comes, is undone then."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    done, lock = threading.Event(), threading.Lock()
+    results: list[T] = []
+    failures: list[BaseException] = []
+    left = False
+
+    def run() -> None:
+        try:
+            result = call()
+        except BaseException as error:
+            failures.append(error)
+        else:
+            with lock:
+                if not left:
+                    results.append(result)
+            if left:
+                undo(result)
+        done.set()
+
+    threading.Thread(target=run, name="gpuipc-wait", daemon=True).start()
+    try:
+        done.wait()
+    except BaseException:
+        with lock:
+            left = True
+        for result in results:
+            undo(result)
+        raise
+    if failures:
+        raise failures[0]
+    return results[0]

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting without holding up an event loop: by descriptors where the library has one, else in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from typing import Any, Callable, TypeVar
+
+from . import errors
+
+T = TypeVar("T")
+
+# Of each loop, who waits for which descriptor: a loop itself has one reader a descriptor.
+_waiting: weakref.WeakKeyDictionary[Any, dict[int, set[asyncio.Future[None]]]] = weakref.WeakKeyDictionary()
+
+
+def _wake(loop: Any, fd: int) -> None:
+    """Everyone: whoever finds nothing waits again."""
+    loop.remove_reader(fd)
+    for future in _waiting[loop].pop(fd, set()):
+        if not future.done():
+            future.set_result(None)
+
+
+async def readable(fd: int) -> None:
+    """Returns when the descriptor is readable."""
+    loop = asyncio.get_running_loop()
+    table = _waiting.setdefault(loop, {})
+    future: asyncio.Future[None] = loop.create_future()
+    waiters = table.setdefault(fd, set())
+    if not waiters:
+        loop.add_reader(fd, _wake, loop, fd)
+    waiters.add(future)
+    try:
+        await future
+    finally:
+        waiters.discard(future)
+        if not waiters and table.get(fd) is waiters:
+            del table[fd]
+            loop.remove_reader(fd)
+
+
+async def until(fileno: Callable[[], int], attempt: Callable[[], T]) -> T:
+    """Tries, which must not wait and raises TimedOutError in vain, whenever the descriptor is readable. Cancelled it has taken nothing."""
+    while True:
+        try:
+            return attempt()
+        except errors.TimedOutError:
+            await readable(fileno())
+
+
+async def in_thread(work: Callable[[Callable[[], bool]], T], undo: Callable[[T], None]) -> T:
+    """Runs `work` in a thread of its own. It is given a function that says whether nobody wants it any more, to be asked now and then; a
+    result that comes after that is undone."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    unwanted = threading.Event()
+
+    def settle(result: Any, error: Any) -> None:
+        if future.done():
+            if error is None:
+                undo(result)
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def run() -> None:
+        result: Any = None
+        error: Any = None
+        try:
+            result = work(unwanted.is_set)
+        except BaseException as caught:
+            error = caught
+        try:
+            loop.call_soon_threadsafe(settle, result, error)
+        except RuntimeError:  # the loop is closed
+            if error is None:
+                undo(result)
+
+    threading.Thread(target=run, name="gpuipc-wait", daemon=True).start()
+    try:
+        return await future
+    except asyncio.CancelledError:
+        unwanted.set()
+        if future.done() and not future.cancelled() and future.exception() is None:
+            undo(future.result())
+        raise

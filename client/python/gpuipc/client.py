@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection to gpuipcd: buffers made and opened, lists, news."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from types import TracebackType
+from typing import Any, Callable, Optional, Union
+
+from . import _copy, _cuda, _dlpack, _native, errors
+from ._lifetime import Connection, Lease, with_callbacks
+from ._waits import Unwanted, in_slices, interruptible, milliseconds, never, patiently
+from .aio import in_thread
+from .array import Array
+from .buffer import Buffer
+from .channel import KINDS, POLICIES, ROLES, Channel, ChannelStats, Member, choice
+from .info import BufferInfo, LeaseInfo, Status
+from .layout import Layout, dump_meta
+from .watch import Watch
+
+ANYONE = -2
+Owner = Union[int, str, None]
+
+
+def owner_number(owner: Owner) -> int:
+    """A uid; None: the caller's own buffers or root's; "any": whoever's."""
+    if owner is None:
+        return -1
+    if owner == "any":
+        return ANYONE
+    if isinstance(owner, str) or owner < 0:
+        raise errors.InvalidParameterError(f'owner: {owner!r} is no uid. Give a number, None for one\'s own or root\'s, or "any".',
+                                           subject="owner")
+    return int(owner)
+
+
+def mode_text(mode: Union[int, str, None]) -> Optional[bytes]:
+    """0o640 or "0640"."""
+    return _native.encode(f"{mode:04o}" if isinstance(mode, int) else mode, "mode")
+
+
+class Client:
+    """A connection to gpuipcd. May be used from several threads at once.
+
+        with gpuipc.Client() as client:
+            client.put("weights", array, keep=60)
+
+    Args:
+        socket: the path of the daemon's socket; None: $GPUIPC_SOCKET, else /run/gpuipcd/gpuipcd.sock.
+        label: shown in lists beside this client's leases.
+        timeout: seconds for each call, beyond its own wait; None: 30.
+        restart: seconds that the daemon may be away before leases are given up; None: 30; 0: any end of the connection ends them.
+
+    `close()`, which leaving `with` does, ends the connection once the last lease, channel and watch made by it has ended; until then
+    they stay good. After fork() the child's calls raise ForkedError.
+
+    Raises:
+        UnreachableError: no daemon answers.
+        LibraryError: libgpuipc is not there.
+    """
+
+    def __init__(self, socket: Optional[str] = None, *, label: Optional[str] = None, timeout: Optional[float] = None,
+                 restart: Optional[float] = None) -> None:
+        options = _native.ConnectOptions(ctypes.sizeof(_native.ConnectOptions), _native.encode(socket, "socket"),
+                                         max(1, milliseconds(timeout, "timeout")) if timeout is not None else 0,
+                                         0 if restart is None else milliseconds(restart, "restart") or -1, 0)
+        self._label = _native.encode(label, "label")
+        self._connection = Connection(_native.made("gpuipc_connect", ctypes.byref(options)))
+        self._connection.join(self)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<gpuipc.Client{' closed' if self._closed else ''}>"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) is False:
+            self.close()
+
+    def close(self) -> None:
+        """No more calls by this object. May be called again."""
+        self._closed = True
+        self._connection.leave(self)
+
+    def _open(self) -> Connection:
+        if self._closed:
+            raise ValueError("the client is closed")
+        return self._connection
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        with self._open().used() as pointer:
+            _native.call(function, pointer, *arguments)
+
+    def _made(self, function: str, *arguments: Any) -> int:
+        with self._open().used() as pointer:
+            return _native.made(function, pointer, *arguments)
+
+    def _lease(self, function: str, *arguments: Any) -> Buffer:
+        connection = self._open()
+        with connection.used() as pointer:
+            return Buffer(self, Lease(connection, _native.made(function, pointer, *arguments)))
+
+    @property
+    def socket(self) -> str:
+        """The path of the daemon's socket."""
+        with self._open().used() as pointer:
+            return _native.text(_native.library().gpuipc_client_socket(pointer)) or ""
+
+    @property
+    def restarts(self) -> int:
+        """How often a connection ended, other than by this program's doing, and was made anew. When it has grown, a lease may have been
+        lost: `Buffer.check()` tells."""
+        with self._open().used() as pointer:
+            return int(_native.library().gpuipc_client_restarts(pointer))
+
+    # ---- buffers ----
+
+    def allocate(self, size: int, *, device: Optional[str] = None, name: Optional[str] = None, handle: Optional[str] = None,
+                 mode: Union[int, str, None] = None, meta: Optional[dict[str, Any]] = None, keep: float = 0, wait: float = 0,
+                 label: Optional[str] = None) -> Buffer:
+        """A new buffer, zero at first sight, and a lease on it for reading and writing.
+
+        Args:
+            size: bytes.
+            device: a GPU's UUID, or "host"; None: the daemon's default.
+            name: by which others open it, letters, digits and ._/- ; None: none.
+            handle: "memfd", "cuda-fd" or "cuda-ipc"; None: the device's best.
+            mode: who else may open it, 0o640: r for reading, w for writing. None: 0o600.
+            meta: a JSON object of at most 4 KiB, for whoever opens it.
+            keep: seconds that it stays, once, after the last lease has ended.
+            wait: seconds to wait for quota or memory.
+            label: shown in lists; None: the client's.
+
+        Raises:
+            OutOfMemoryError, QuotaExceededError, NameTakenError, NoSuchDeviceError, HandleUnsupportedError, InvalidParameterError.
+        """
+        options = _native.AllocateOptions(
+            ctypes.sizeof(_native.AllocateOptions), _native.encode(device, "device"), _native.encode(name, "name"),
+            _native.encode(handle, "handle"), mode_text(mode), _native.encode(dump_meta(meta), "meta"), milliseconds(keep, "keep"),
+            0, _native.encode(label, "label") or self._label)
+
+        def attempt(wait_ms: int) -> Buffer:
+            options.wait_ms = wait_ms
+            return self._lease("gpuipc_allocate", size, ctypes.byref(options))
+
+        wait_ms = milliseconds(wait, "wait")
+        if wait_ms > 0:
+            try:
+                return attempt(0)
+            except (errors.QuotaExceededError, errors.OutOfMemoryError):
+                return interruptible(lambda: attempt(wait_ms), Buffer.close)
+        return attempt(0)
+
+    def open(self, name: Optional[str] = None, *, id: Optional[str] = None, owner: Owner = None, access: str = "rw", wait: float = 0,
+             label: Optional[str] = None) -> Buffer:
+        """A lease on a buffer that is there, by name or by id.
+
+        Args:
+            name: exactly one of name and id.
+            id: `Buffer.id`.
+            owner: by name: whose buffer is wanted, a uid. None: the caller's own or root's. "any": anyone's, which trusts every user of the
+                daemon not to take the name first.
+            access: "rw" or "ro". "ro" is mapped read-only: this guards against mistakes.
+            wait: by name: seconds to wait for it.
+            label: shown in lists; None: the client's.
+
+        Raises:
+            NoSuchBufferError, AccessDeniedError, AlreadySealedError ("rw" of a sealed one), HandleUnsupportedError, TimedOutError.
+        """
+        return self._open_buffer(name, id, owner, access, wait, label, never)
+
+    async def open_async(self, name: Optional[str] = None, *, id: Optional[str] = None, owner: Owner = None, access: str = "rw",
+                         wait: float = 0, label: Optional[str] = None) -> Buffer:
+        """As open(), without holding up the event loop. Cancelling takes nothing."""
+        return await in_thread(lambda unwanted: self._open_buffer(name, id, owner, access, wait, label, unwanted), Buffer.close)
+
+    def _open_buffer(self, name: Optional[str], id: Optional[str], owner: Owner, access: str, wait: float, label: Optional[str],
+                     unwanted: Unwanted) -> Buffer:
+        if (name is None) == (id is None):
+            raise TypeError("give exactly one of name and id")
+        if access not in ("rw", "ro"):
+            raise errors.InvalidParameterError(f'access: {access!r} is neither "rw" nor "ro".', subject="access")
+        options = _native.OpenOptions(ctypes.sizeof(_native.OpenOptions), _native.RO if access == "ro" else _native.RW,
+                                      owner_number(owner), 0, _native.encode(label, "label") or self._label)
+        if id is not None:
+            return self._lease("gpuipc_open_id", _native.encode(id, "id"), ctypes.byref(options))
+        known = _native.encode(name, "name")
+
+        def attempt(wait_ms: int) -> Buffer:
+            options.wait_ms = wait_ms
+            return self._lease("gpuipc_open_name", known, ctypes.byref(options))
+
+        return patiently(attempt, wait, unwanted)
+
+    def put(self, name: Optional[str], array: Any, *, seal: bool = True, device: Optional[str] = None, handle: Optional[str] = None,
+            mode: Union[int, str, None] = None, meta: Optional[dict[str, Any]] = None, keep: float = 0, wait: float = 0,
+            label: Optional[str] = None) -> Buffer:
+        """A new buffer with a copy of an array, which `get()` gives back with its shape and dtype.
+
+        Args:
+            name: as of allocate(); None: none, and get() is by id.
+            array: NumPy's, PyTorch's, CuPy's, JAX's, bytes: anything with DLPack, __array_interface__ or the buffer protocol.
+            seal: nobody may write to it any more but this lease.
+            device: None: where the array lies, a GPU or "host".
+            meta: members beside "tensor".
+            handle, mode, keep, wait, label: as of allocate().
+
+        Returns:
+            The buffer. It lives while this or another lease does, and `keep` seconds longer.
+        """
+        source = _copy.source_of(array)
+        layout = _copy.layout_for(source)
+        on_gpu = source.device[0] in (_dlpack.CUDA, _dlpack.CUDA_MANAGED)
+        where = device or (self._device_of(source.device[1]) if on_gpu else "host")
+        described = layout.to_meta()
+        if seal:
+            described["tensor"]["sealed"] = True
+        whole = {**(meta or {}), **described}
+        buffer = self.allocate(max(1, layout.nbytes), device=where, name=name, handle=handle, mode=mode, meta=whole, keep=keep, wait=wait,
+                               label=label)
+        try:
+            if layout.nbytes and on_gpu:
+                _copy.from_gpu(source, layout, buffer.pointer, where == "host")
+            elif layout.nbytes:
+                address, kept = _copy.gathered(source, layout)
+                with buffer._held().used() as pointer:
+                    _native.call("gpuipc_buffer_write", pointer, 0, address, layout.nbytes)
+                del kept
+            if seal:
+                buffer.seal()
+        except BaseException:
+            buffer.close()
+            raise
+        return buffer
+
+    def _device_of(self, ordinal: int) -> str:
+        digits = _cuda.uuid(ordinal)
+        for device in self.status().devices:
+            if device.uuid.replace("-", "").endswith(digits):
+                return device.uuid
+        raise errors.NoSuchDeviceError(f"The daemon does not have this process's GPU {ordinal} ({digits}). Give device=\"host\", or start "
+                                       "the daemon where it sees that GPU.", subject=digits)
+
+    def get(self, name: Optional[str] = None, *, id: Optional[str] = None, owner: Owner = None, access: str = "ro", wait: float = 0,
+            label: Optional[str] = None) -> Array:
+        """What put() put: a view of the same memory, with shape and dtype, and nothing copied. The lease ends with the last view.
+
+        Args: as of open(); access "rw" gives an array that can be written to, which a sealed buffer refuses.
+
+        Raises:
+            LayoutError: the buffer's metadata describes no tensor.
+        """
+        return self._get(name, id, owner, access, wait, label, never)
+
+    async def get_async(self, name: Optional[str] = None, *, id: Optional[str] = None, owner: Owner = None, access: str = "ro",
+                        wait: float = 0, label: Optional[str] = None) -> Array:
+        """As get(), without holding up the event loop. Cancelling takes nothing."""
+        return await in_thread(lambda unwanted: self._get(name, id, owner, access, wait, label, unwanted), lambda array: None)
+
+    def _get(self, name: Optional[str], id: Optional[str], owner: Owner, access: str, wait: float, label: Optional[str],
+             unwanted: Unwanted) -> Array:
+        until = time.monotonic() + milliseconds(wait, "wait") / 1000
+
+        def left() -> float:
+            return max(0.0, until - time.monotonic())
+
+        while True:
+            with self._open_buffer(name, id, owner, access, left(), label, unwanted) as buffer:
+                layout = Layout.from_meta(buffer.meta, buffer.size)
+                if buffer.meta["tensor"].get("sealed") is not True or self._complete(buffer, left, unwanted):
+                    return Array(buffer._memory(), layout)
+            # Its producer ended while it was filling it. Another may come.
+
+    def _is_sealed(self, buffer: Buffer) -> Optional[bool]:
+        """None: it is not, and nobody is left who could."""
+        if any(each.id == buffer.id and each.sealed for each in self.buffers(buffer.name)):
+            return True
+        leases = [each for each in self.leases(buffer.name) if each.buffer == buffer.id and each.id != buffer.lease]
+        return False if any(each.access == "rw" for each in leases) else None
+
+    def _complete(self, buffer: Buffer, left: Callable[[], float], unwanted: Unwanted) -> bool:
+        """Waits until a buffer that is to be sealed is. False: it never will be."""
+        if self._is_sealed(buffer):
+            return True
+        with self.watch() as watch:
+            sealed = self._is_sealed(buffer)
+
+            def attempt(ms: int) -> bool:
+                nonlocal sealed
+                if unwanted():
+                    raise errors.ClosedError("Nobody waits for it any more.")
+                try:
+                    event = watch.next(ms / 1000)
+                except errors.TimedOutError:
+                    return False
+                if event.buffer is not None and event.buffer.id == buffer.id:
+                    sealed = True if event.buffer.sealed else self._is_sealed(buffer)
+                return sealed is not False
+
+            if sealed is False and not in_slices(left(), attempt):
+                raise errors.TimedOutError(f"{buffer.name or buffer.id} was not complete in time: its producer is still filling it. Give a "
+                                           "longer wait.", subject="wait", name="gpuipc.TimedOut")
+        return bool(sealed)
+
+    # ---- channels ----
+
+    def channel_create(self, name: Optional[str] = None, *, slots: int, slot_bytes: int, meta_bytes: int = 256, kind: str = "queue",
+                       policy: str = "block", device: Optional[str] = None, mode: Union[int, str, None] = None, keep: float = 0,
+                       wait: float = 0, label: Optional[str] = None, role: str = "producer") -> Channel:
+        """A new channel, and this process's membership of it.
+
+        Args:
+            name: by which others attach.
+            slots: 1 to 65536, how many items there are at once.
+            slot_bytes: the largest item.
+            meta_bytes: the most metadata of an item, 0 to 1024; a tensor's shape and dtype take 50 to 200.
+            kind: "queue" (each item to one consumer) or "broadcast" (each to every one that was attached when it was begun).
+            policy: "block" (a full channel lets producers wait) or "drop_oldest" (it gives up its oldest item that nobody has in hand).
+            mode: r lets attach consumers, w producers; None: 0o600.
+            role: this process's, "producer" or "consumer".
+            device, keep, wait, label: as of allocate().
+
+        Raises:
+            as allocate().
+        """
+        options = _native.ChannelCreateOptions(
+            ctypes.sizeof(_native.ChannelCreateOptions), _native.encode(name, "name"), choice(KINDS, kind, "kind"),
+            choice(POLICIES, policy, "policy"), slots, slot_bytes, meta_bytes, _native.encode(device, "device"), mode_text(mode),
+            milliseconds(keep, "keep"), 0, _native.encode(label, "label") or self._label, choice(ROLES, role, "role"))
+
+        def attempt(wait_ms: int) -> Channel:
+            options.wait_ms = wait_ms
+            return self._member("gpuipc_channel_create", ctypes.byref(options))
+
+        return patiently(attempt, wait, never)
+
+    def channel_attach(self, name: str, *, role: str = "consumer", owner: Owner = None, wait: float = 0,
+                       label: Optional[str] = None) -> Channel:
+        """A membership of the channel of that name.
+
+        Args:
+            role: "producer" or "consumer".
+            owner, wait, label: as of open().
+
+        Raises:
+            NoSuchBufferError, AccessDeniedError, TimedOutError; QuotaExceededError: it has 64 members.
+        """
+        return self._attach(name, role, owner, wait, label, never)
+
+    async def channel_attach_async(self, name: str, *, role: str = "consumer", owner: Owner = None, wait: float = 0,
+                                   label: Optional[str] = None) -> Channel:
+        """As channel_attach(), without holding up the event loop. Cancelling takes nothing. On a GPU the memory is mapped for the GPU that
+        holds it, whichever is current."""
+        return await in_thread(lambda unwanted: self._attach(name, role, owner, wait, label, unwanted), Channel.close)
+
+    def _attach(self, name: str, role: str, owner: Owner, wait: float, label: Optional[str], unwanted: Unwanted) -> Channel:
+        options = _native.ChannelAttachOptions(ctypes.sizeof(_native.ChannelAttachOptions), choice(ROLES, role, "role"),
+                                               owner_number(owner), 0, _native.encode(label, "label") or self._label)
+        known = _native.encode(name, "name")
+
+        def attempt(wait_ms: int) -> Channel:
+            options.wait_ms = wait_ms
+            return self._member("gpuipc_channel_attach", known, ctypes.byref(options))
+
+        return patiently(attempt, wait, unwanted)
+
+    def _member(self, function: str, *arguments: Any) -> Channel:
+        connection = self._open()
+        with connection.used() as pointer:
+            return Channel(self, Member(connection, _native.made(function, pointer, *arguments)))
+
+    def channel_look(self, id: str) -> ChannelStats:
+        """A channel's figures by its id, without being a member: for its owner, who may attach to it, and administrators."""
+        stats = _native.ChannelStats(ctypes.sizeof(_native.ChannelStats))
+        self._call("gpuipc_channel_look", _native.encode(id, "id"), ctypes.byref(stats))
+        return ChannelStats.of(stats)
+
+    def seal(self, id: str) -> None:
+        """Refuses further leases for writing on a buffer; the owner only."""
+        self._call("gpuipc_seal", _native.encode(id, "id"))
+
+    def free(self, name: Optional[str] = None, *, id: Optional[str] = None) -> None:
+        """Takes a buffer's name away, ends any keep and refuses new opens; who has a lease keeps it. The owner only.
+
+        Raises:
+            NoSuchBufferError, AccessDeniedError.
+        """
+        if (name is None) == (id is None):
+            raise TypeError("give exactly one of name and id")
+        self._call("gpuipc_free", _native.encode(id, "id"), _native.encode(name, "name"))
+
+    def kick(self, session: str) -> None:
+        """Closes another session of the caller's own uid (an administrator: any)."""
+        self._call("gpuipc_kick", _native.encode(session, "session"))
+
+    # ---- looking ----
+
+    def status(self) -> Status:
+        """The daemon: its version, devices, limits, and how much it holds."""
+        found: list[Any] = []
+        self._enumerate("gpuipc_get_status", _native.StatusCallback, found, Status.of)
+        result: Status = found[0]
+        return result
+
+    def leases(self, name: Optional[str] = None, *, uid: Optional[int] = None) -> list[LeaseInfo]:
+        """All leases that the caller may see; of a name, of an owner."""
+        found: list[LeaseInfo] = []
+        self._enumerate("gpuipc_list", _native.LeaseCallback, found, LeaseInfo.of, self._filter(name, uid))
+        return found
+
+    def buffers(self, name: Optional[str] = None, *, uid: Optional[int] = None) -> list[BufferInfo]:
+        """All buffers that the caller may see; of a name, of an owner."""
+        found: list[BufferInfo] = []
+        self._enumerate("gpuipc_list_buffers", _native.BufferCallback, found, BufferInfo.of, self._filter(name, uid))
+        return found
+
+    def watch(self, since: Optional[int] = None) -> Watch:
+        """News from now on, or after the event numbered `since`: an iterator, and an asynchronous one."""
+        return Watch(self, since)
+
+    def _filter(self, name: Optional[str], uid: Optional[int]) -> Any:
+        return ctypes.byref(_native.ListOptions(ctypes.sizeof(_native.ListOptions), -1 if uid is None else uid,
+                                                _native.encode(name, "name")))
+
+    def _enumerate(self, function: str, kind: Any, into: list[Any], read: Callable[[Any], Any], *arguments: Any) -> None:
+        """An exception within a callback ends the enumeration and is raised after it."""
+        failure: list[BaseException] = []
+
+        def each(info: Any, _: Any) -> int:
+            try:
+                into.append(read(info.contents))
+                return 0
+            except BaseException as error:
+                failure.append(error)
+                return 1
+
+        with with_callbacks():
+            self._call(function, *arguments, kind(each), None)
+        if failure:
+            raise failure[0]
