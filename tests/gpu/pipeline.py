@@ -16,11 +16,11 @@ import time
 from multiprocessing import connection
 
 import torch
-import torch.multiprocessing as multiprocessing
+from torch import multiprocessing
 
 import pipeline_work as work
-from pipeline_worker import Count, Setup, serve
 from pipeline_ways import Shared
+from pipeline_worker import Count, Setup, serve
 
 PIPED = ("channel", "torch", "ring", "pinned")  # from one process to the other
 WAYS = PIPED + ("one", "alone-producer", "alone-consumer")

@@ -70,7 +70,7 @@ def main():
     with open(target, encoding="utf-8") as file:
         head, _, rest = file.read().partition("\n")
     with open(target, "w", encoding="utf-8") as file:
-        file.write("\n".join([head, "<!-- SPDX-License-Identifier: Apache-2.0 -->", rest]))
+        file.write(f"{head}\n<!-- SPDX-License-Identifier: Apache-2.0 -->\n{rest}")
 
 
 if __name__ == "__main__":
