@@ -77,10 +77,13 @@ class Pair:
         return self.ask(("producer", "consumer"), *words)
 
     def end(self):
+        """They end when they are told nothing more, or else are killed."""
         for pipe in self.pipes.values():
-            pipe.send(None)
+            pipe.close()
         for process in self.processes:
             process.join(20)
+            process.kill()
+            process.join()
 
 
 def say(**what):

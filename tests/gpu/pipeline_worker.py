@@ -132,14 +132,15 @@ class Consumer(Worker):
 
 
 def serve(role, pipe, setup):
-    """Ends with its parent, or when told nothing more."""
+    """Ends with its parent, or when its pipe does."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.setswitchinterval(1e-4)  # a thread that the GPU has woken does not wait for 5 ms
     try:
         worker = (Producer if role == "producer" else Consumer)(setup)
         pipe.send(("ok", None))
-        while (told := pipe.recv()) is not None:
-            pipe.send(("ok", getattr(worker, told[0])(*told[1:])))
+        while True:
+            word, *arguments = pipe.recv()
+            pipe.send(("ok", getattr(worker, word)(*arguments)))
     except EOFError:
         pass
     except BaseException:  # pylint: disable=broad-except

@@ -4,6 +4,7 @@
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,18 @@ class ProgramTest(unittest.TestCase):
             self.assertEqual((done.returncode, said["what"]), (1, "failed"))
             self.assertIn("G101", said["why"])
             self.assertEqual(os.listdir(directory), [])
+
+    def test_a_process_that_dies_is_told_of(self):
+        context = multiprocessing.get_context("spawn")
+        shared = pipeline_ways.Shared(context, 4, 4096)
+        pair = pipeline.Pair(Setup("cpu", pipeline_work.TINY, shared, None), context)
+        pair.processes[1].kill()
+        pair.processes[1].join()
+        with self.assertRaisesRegex(pipeline.Failed, "the consumer has ended"):
+            pair.ask(("consumer",), "run", "one", (1, 1, 1))
+        pair.end()
+        self.assertEqual([process.exitcode for process in pair.processes], [0, -signal.SIGKILL])
+        os.close(shared.memory)
 
 
 @needs_torch
