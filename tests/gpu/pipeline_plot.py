@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what pipeline.py found: samples a second by size of batch, and below how much more the channel gives than the other ways.
+"""Draws what runs of pipeline.py found: samples a second by size of batch, and below how much more the channel gives than the other ways.
 
-    pipeline_plot.py PIPELINE.JSON PLOT.SVG TITLE"""
+    pipeline_plot.py TITLE PLOT.svg FILE..."""
 
 import json
 import sys
@@ -22,51 +22,61 @@ WAYS = (("channel", "a gpuipc channel", "#0969da", "o", "-"), ("torch", "torch.m
         ("pinned", "pinned host memory and a queue", "#1a7f37", "^", "-"))
 BOUNDS = (("one", "both in one process, nothing handed over", INK, "", "--"), ("alone-consumer", "the training alone", "#57606a", "", ":"),
           ("alone-producer", "the preprocessing alone", "#8250df", "", ":"))
-STEPS = {"light": "A light step", "resnet": "A step of a ResNet-18"}
+STEPS = {"light": "light step", "resnet": "ResNet-18 step"}
+PLACES = {"shared": "GPU time-sliced", "mps": "GPU shared by MPS", "two": "from GPU to GPU"}
 
 
 def plain(value, _=None):
-    return f"{value / 1000:g} k" if value >= 1000 else f"{value:g}"
+    return f"{value / 1e6:g} M" if value >= 1e6 else f"{value / 1000:g} k" if value >= 1000 else f"{value:g}"
 
 
-def draw(found, title):
-    steps = list(dict.fromkeys(case["step"] for case in found["cases"]))
-    figure, axes = pyplot.subplots(2, len(steps), figsize=(5.2 * len(steps), 7.4), squeeze=False, sharex=True, sharey="row",
-                                   gridspec_kw={"height_ratios": (5, 3)})
-    for column, step in enumerate(steps):
-        cases = sorted((case for case in found["cases"] if case["step"] == step), key=lambda case: case["batch"])
-        sizes = [case["batch"] for case in cases]
-        upper, lower = axes[0][column], axes[1][column]
-        for way, label, color, marker, line in BOUNDS + WAYS:
+def draw_case(upper, lower, cases):
+    sizes = [case["batch"] for case in cases]
+    for way, label, color, marker, line in BOUNDS + WAYS[::-1]:
+        if way in cases[0]["batches_per_s"]:
             upper.plot(sizes, [case["batch"] * case["batches_per_s"][way] for case in cases], line, label=label, color=color, marker=marker,
                        linewidth=2 if marker else 1.5)
-        for way, label, color, marker, _ in WAYS[1:]:
-            lower.plot(sizes, [case["channel_over"][way] for case in cases], label=f"… as by {label}", color=color, marker=marker)
-        lower.axhline(1, color=INK, linewidth=1)
-        upper.set(title=STEPS.get(step, step), yscale="log")
-        upper.yaxis.set_major_formatter(ticker.FuncFormatter(plain))
-        lower.set_xscale("log", base=2)
-        lower.set_xticks(sizes, [str(size) for size in sizes])
-        lower.xaxis.set_minor_locator(ticker.NullLocator())
-        lower.set_xlabel("batch size (samples, log₂)")
-        lower.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g} ×"))
+    for way, _, color, marker, _ in WAYS[1:]:
+        lower.plot(sizes, [case["channel_over"][way] for case in cases], color=color, marker=marker)
+    lower.axhline(1, color=INK, linewidth=1)
+    upper.set_title(f"{STEPS[cases[0]['step']]}\n{PLACES[cases[0]['place']]}", fontsize=11)
+    upper.set_yscale("log")
+    upper.yaxis.set_major_formatter(ticker.FuncFormatter(plain))
+    lower.set_xscale("log", base=2)
+    lower.set_xticks(sizes, [str(size) for size in sizes])
+    lower.xaxis.set_minor_locator(ticker.NullLocator())
+    lower.set_xlabel("batch size (samples, log₂)")
+    lower.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g} ×"))
+
+
+def draw(cases, title):
+    """A column for each step in each place."""
+    columns = [(step, place) for step in STEPS for place in PLACES if any((case["step"], case["place"]) == (step, place) for case in cases)]
+    figure, axes = pyplot.subplots(2, len(columns), figsize=(1.6 + 3.4 * len(columns), 7.4), squeeze=False, sharex=True, sharey="row",
+                                   gridspec_kw={"height_ratios": (5, 3)})
+    for column, (step, place) in enumerate(columns):
+        mine = [case for case in cases if (case["step"], case["place"]) == (step, place)]
+        draw_case(axes[0][column], axes[1][column], sorted(mine, key=lambda case: case["batch"]))
     axes[0][0].set_ylabel("throughput (samples/s)")
-    axes[1][0].set_ylabel("by the channel, as many\ntimes as by the other way")
+    axes[1][0].set_ylabel("the channel's, over\nthe other way's")
     axes[1][0].set_ylim(bottom=0)
     handles, labels = axes[0][0].get_legend_handles_labels()
-    order = [*range(len(BOUNDS), len(handles)), *range(len(BOUNDS))]
+    n_bounds = len(handles) - len(WAYS)
+    order = [*reversed(range(n_bounds, len(handles))), *range(n_bounds)]
     figure.legend([handles[i] for i in order], [labels[i] for i in order], loc="lower center", ncols=2, frameon=False)
     figure.suptitle(title, fontsize=12)
-    figure.tight_layout(rect=(0, 0.11, 1, 1))
+    figure.tight_layout(rect=(0, 0.15, 1, 1))
     return figure
 
 
 def main():
-    source, target, title = sys.argv[1:]
-    with open(source, encoding="utf-8") as file:
-        found = json.load(file)
+    title, target, *sources = sys.argv[1:]
+    cases = []
+    for source in sources:
+        with open(source, encoding="utf-8") as file:
+            cases += json.load(file)["cases"]
     with matplotlib.rc_context(STYLE):
-        draw(found, title).savefig(target, format="svg", metadata={"Date": None})
+        draw(cases, title).savefig(target, format="svg", metadata={"Date": None})
     with open(target, encoding="utf-8") as file:
         head, _, rest = file.read().partition("\n")
     with open(target, "w", encoding="utf-8") as file:

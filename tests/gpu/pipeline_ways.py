@@ -3,7 +3,7 @@
 
 A sender's begin() gives the tensor to write, publish() sends it; a receiver's take() gives the tensor to read, done() gives it back. Each
 is called on the working stream, and what it gives is in that stream's order: nobody waits for the GPU but where a way cannot do without.
-All ways have the same number of slots, which is how many batches there are between the two."""
+By every way there are at most so many batches between the two as there are slots, from begin() until the stream is past done()."""
 
 import mmap
 import os
@@ -116,23 +116,17 @@ class PinnedSender(Pinned):
 
 
 class PinnedReceiver(Pinned):
-    def __init__(self, device, shared, shape):
-        super().__init__(device, shared, shape)
-        self.read = [device.mark() for _ in self.here]
-
     def take(self):
         wait_for(self.shared.ready)
         self.slot = self.turn()
         with self.device.on(self.copying):
-            self.device.follow(self.read[self.slot])
             self.here[self.slot].copy_(self.host[self.slot], non_blocking=True)
             copied = self.device.mark()
         self.device.follow(copied)
-        self.finisher.add(copied, self.shared.free.release)
         return self.here[self.slot]
 
     def done(self):
-        self.read[self.slot] = self.device.mark()
+        self.finisher.add(self.device.mark(), self.shared.free.release)
 
 
 # ---- torch.multiprocessing ------------------------------------------------------------------------------------
@@ -239,7 +233,6 @@ class Channel(Way):
         super().__init__(device, setup.shared, shape)
         self.client, self.views = gpuipc.Client(setup.socket), {}
         self.channel = self.join(name, 2 * torch.Size(shape).numel())
-        assert not self.channel.is_synchronous, "streams cannot wait on this machine"
 
     def view(self, item):
         if item.slot not in self.views:
@@ -255,8 +248,7 @@ class Channel(Way):
 
 class ChannelSender(Channel):
     def join(self, name, n_bytes):
-        return self.client.channel_create(name, slots=self.shared.slots, slot_bytes=n_bytes, device="host" if self.device.handle is None
-                                          else None)
+        return self.client.channel_create(name, slots=self.shared.slots, slot_bytes=n_bytes, device=self.device.uuid)
 
     def begin(self):
         self.item = self.channel.item(PATIENCE_S, stream=self.device.handle)

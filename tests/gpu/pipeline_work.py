@@ -20,14 +20,14 @@ TINY = Size((24, 32), 20, 16, 8, 4, (1, 1), 10)
 
 
 class Gpu:
-    """The first GPU. The calling thread works on a stream of its own from then on."""
+    """A GPU by its number here. The calling thread works on a stream of its own from then on."""
 
     kind = "cuda"
 
-    def __init__(self):
-        torch.cuda.set_device(0)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        self.device = torch.device("cuda", 0)
+    def __init__(self, ordinal):
+        torch.cuda.set_device(ordinal)
+        self.device = torch.device("cuda", ordinal)
+        self.uuid = f"GPU-{torch.cuda.get_device_properties(ordinal).uuid}"
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)
         self.handle = self.stream.cuda_stream
@@ -39,8 +39,8 @@ class Gpu:
         return torch.cuda.stream(stream)
 
     def mark(self, timing=False):
-        """Where the current stream is now; follow(), synchronize()."""
-        event = torch.cuda.Event(enable_timing=timing)
+        """Where the current stream is now, for follow() and synchronize(), which sleeps: who spins would seem to work."""
+        event = torch.cuda.Event(enable_timing=timing, blocking=True)
         event.record()
         return event
 
@@ -92,7 +92,7 @@ class Mark:
 class Host:
     """The processor in a GPU's place."""
 
-    kind, handle = "cpu", None
+    kind, handle, uuid = "cpu", None, "host"
 
     def __init__(self):
         torch.set_num_threads(1)
@@ -127,34 +127,39 @@ class Host:
         pass
 
 
+def frames_of(device, size):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (size.frames, 3, *size.frame), dtype=torch.uint8, generator=generator).to(device.device)
+
+
 class Preparation:
-    """uint8 frames that lie where the training is done → resized with antialiasing, cut, flipped, lit, normalised: a batch of bfloat16."""
+    """uint8 frames that lie where it is done → resized with antialiasing, cut, flipped, lit, normalised: a batch of bfloat16."""
 
-    def __init__(self, device, size, seed):
-        self.size, self.seed, self.n = size, seed, 0
-        generator = torch.Generator().manual_seed(seed)
-        frames = torch.randint(0, 256, (size.frames, 3, *size.frame), dtype=torch.uint8, generator=generator)
-        self.frames = frames.to(device.device)
-        self.random = torch.Generator(device.device).manual_seed(seed)
-        self.scale = torch.tensor([1 / (255 * each) for each in DEVIATION], device=device.device).view(1, 3, 1, 1)
-        self.shift = torch.tensor([-mean / each for mean, each in zip(MEAN, DEVIATION)], device=device.device).view(1, 3, 1, 1)
-
-    def shape(self, batch):
-        return (batch, 3, self.size.out, self.size.out)
+    def __init__(self, device, size, frames, batch):
+        self.size, self.frames, here = size, frames, device.device
+        self.out = torch.empty((batch, 3, size.out, size.out), dtype=DTYPE, device=here)
+        self.number = torch.zeros((), dtype=torch.int64, device=here)
+        self.chosen, self.side = torch.arange(batch, device=here), torch.arange(size.out, device=here)
+        self.scale = torch.tensor([1 / (255 * each) for each in DEVIATION], device=here).view(1, 3, 1, 1)
+        self.shift = torch.tensor([-mean / each for mean, each in zip(MEAN, DEVIATION)], device=here).view(1, 3, 1, 1)
+        self.step = device.recorded(self.once)
 
     def into(self, out):
         """The next batch, written to where it is to lie."""
-        batch, spare = out.shape[0], self.size.resized - self.size.out
-        first = self.n * batch % (self.size.frames - batch + 1)
-        top, left = self.n * 7 % (spare + 1), self.n * 13 % (spare + 1)
-        self.n += 1
-        frames = self.frames[first:first + batch].float()
+        self.step()
+        out.copy_(self.out)
+
+    def once(self):
+        batch, spare = self.out.shape[0], self.size.resized - self.size.out + 1
+        frames = self.frames[(self.number * batch + self.chosen) % self.size.frames].float()
         image = functional.interpolate(frames, size=(self.size.resized,) * 2, mode="bilinear", antialias=True)
-        image = image[:, :, top:top + self.size.out, left:left + self.size.out]
-        chance = torch.rand((2, batch, 1, 1, 1), generator=self.random, device=out.device)
+        rows, columns = self.number * 7 % spare + self.side, self.number * 13 % spare + self.side
+        image = image[:, :, rows[:, None], columns]
+        chance = torch.rand((2, batch, 1, 1, 1), device=self.out.device)
         image = torch.where(chance[0] < 0.5, image, image.flip(3))
         # (image · brightness / 255 − mean) / deviation, the brightness between 0.8 and 1.2
-        out.copy_(torch.addcmul(self.shift, image, (0.8 + 0.4 * chance[1]) * self.scale))
+        self.out.copy_(torch.addcmul(self.shift, image, (0.8 + 0.4 * chance[1]) * self.scale))
+        self.number.add_(1)
 
 
 class Block(nn.Module):
@@ -197,7 +202,6 @@ class Training:
     """A step of training: forward and backward in bfloat16 by autocast, SGD with momentum; its batch lies in a place of its own."""
 
     def __init__(self, device, size, kind, shape):
-        torch.manual_seed(1)
         self.kind = device.kind
         self.net = STEPS[kind](size).to(device.device, memory_format=torch.channels_last)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3, momentum=0.9)

@@ -2,9 +2,11 @@
 """The two processes of the pipeline benchmark: one prepares batches, one trains on them. Each does what its pipe says, and answers."""
 
 import collections
+import contextlib
 import ctypes
 import signal
 import sys
+import time
 import traceback
 
 import torch
@@ -13,14 +15,16 @@ import pipeline_ways as ways
 import pipeline_work as work
 
 PR_SET_PDEATHSIG = 1
-Setup = collections.namedtuple("Setup", "kind size shared socket")
+# `devices`: the ordinals of the producer's and the consumer's GPU; None: the processor does it
+Setup = collections.namedtuple("Setup", "devices size shared socket")
 Count = collections.namedtuple("Count", "warm measured after")  # batches; the ones before and after keep both sides busy meanwhile
 
 
 def timed(device, count, act, ahead):
-    """Seconds for the measured ones, as the GPU saw them. The processor is at most so many ahead of it."""
+    """Seconds for the measured ones as the GPU saw them, and of the processor's for each. It is at most so many ahead of the GPU."""
     first = last = None
     behind = collections.deque()
+    spent = time.process_time()
     for number in range(sum(count)):
         act()
         if number == count.warm - 1:
@@ -30,34 +34,37 @@ def timed(device, count, act, ahead):
         behind.append(device.mark())
         if len(behind) > ahead:
             behind.popleft().synchronize()
+    while behind:
+        behind.popleft().synchronize()
+    spent = time.process_time() - spent
     device.settle()
-    return device.seconds(first, last)
+    return device.seconds(first, last), spent / sum(count)
 
 
 class Worker:
     """What both have in common. `channel` makes its end of the channel, in a process that uses it."""
 
-    def __init__(self, setup, seed):
-        self.device = work.Gpu() if setup.kind == "cuda" else work.Host()
+    def __init__(self, setup, role):
+        self.device = work.Gpu(setup.devices[role]) if setup.devices else work.Host()
         self.setup = setup
-        self.preparation = work.Preparation(self.device, setup.size, seed)
-        self.ends = {}
-
-    def shape(self, batch):
-        return self.preparation.shape(batch)
+        self.frames = work.frames_of(self.device, setup.size)
+        self.preparation, self.ends = None, {}
 
     def begin(self, name, kind, batch):
-        """The ends of all ways for batches of that size."""
+        """The ends of all ways for batches of that size; whether the channel's must wait for the GPU on the processor."""
         del kind
+        self.preparation = work.Preparation(self.device, self.setup.size, self.frames, batch)
+        shape = tuple(self.preparation.out.shape)
         for way, end in self.made.items():
-            self.ends[way] = end(self.device, self.setup.shared, self.shape(batch))
-        self.ends["channel"] = self.channel(self.device, self.setup, name, self.shape(batch))
+            self.ends[way] = end(self.device, self.setup.shared, shape)
+        self.ends["channel"] = self.channel(self.device, self.setup, name, shape)
+        return self.ends["channel"].channel.is_synchronous
 
     def end(self):
         self.device.settle()
         for end in self.ends.values():
             end.end()
-        self.ends = {}
+        self.preparation, self.ends = None, {}
         self.device.forget()
 
 
@@ -66,7 +73,7 @@ class Producer(Worker):
     channel = staticmethod(ways.ChannelSender)
 
     def __init__(self, setup):
-        super().__init__(setup, 1)
+        super().__init__(setup, 0)
 
     def run(self, way, count):
         end = self.ends[way]
@@ -95,11 +102,12 @@ class Consumer(Worker):
     training = None
 
     def __init__(self, setup):
-        super().__init__(setup, 2)
+        super().__init__(setup, 1)
 
     def begin(self, name, kind, batch):
-        super().begin(name, kind, batch)
-        self.training = work.Training(self.device, self.setup.size, kind, self.shape(batch))
+        synchronous = super().begin(name, kind, batch)
+        self.training = work.Training(self.device, self.setup.size, kind, tuple(self.preparation.out.shape))
+        return synchronous
 
     def end(self):
         self.training = None
@@ -144,4 +152,5 @@ def serve(role, pipe, setup):
     except EOFError:
         pass
     except BaseException:  # pylint: disable=broad-except
-        pipe.send(("failed", f"the {role}: {traceback.format_exc()}"))
+        with contextlib.suppress(OSError):
+            pipe.send(("failed", f"the {role}: {traceback.format_exc()}"))

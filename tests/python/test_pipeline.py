@@ -4,12 +4,14 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 import xml.etree.ElementTree
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -62,18 +64,25 @@ class StepTest(unittest.TestCase):
     def test_the_step_tells_of_every_way(self):
         with tempfile.TemporaryDirectory() as directory:
             rows, log = self.run_step(directory)
-            with open(f"{directory}/pipeline.json", encoding="utf-8") as file:
+            with open(f"{directory}/pipeline-shared.json", encoding="utf-8") as file:
                 found = json.load(file)
         self.assertEqual([row for row in rows if row[3] is False], [], log)
-        self.assertEqual([(case["step"], case["batch"]) for case in found["cases"]],
+        self.assertEqual(sorted((case["step"], case["batch"]) for case in found["cases"]),
                          [("light", 1), ("light", 2), ("resnet", 1), ("resnet", 2)])
         for case in found["cases"]:
-            self.assertEqual(set(case["batches_per_s"]), set(pipeline.WAYS))
-            self.assertGreater(min(case["batches_per_s"].values()), 0)
-            self.assertGreaterEqual(len(case["each"]), pipeline.FEWEST_ROUNDS)
-        came = [row for row in rows if row[0].startswith("batches that came by")]
-        self.assertEqual([row[1:] for row in came], [("64 of 64, 64 of them different from one another", "64, 64", True)] * 4)
-        self.assertEqual(sum("the training alone" in row[0] for row in rows), 4)
+            for figures in ("least", "batches_per_s", "most", "channel_over", "cpu_s_per_1000"):
+                self.assertEqual(set(case[figures]), set(steps_pipeline.WAYS))
+                self.assertGreater(min(case[figures].values()), 0)
+            for way in steps_pipeline.WAYS:
+                self.assertLessEqual(case["least"][way], case["batches_per_s"][way])
+                self.assertLessEqual(case["batches_per_s"][way], case["most"][way])
+            self.assertGreaterEqual(case["rounds"], pipeline.FEWEST_ROUNDS)
+        came = [row for row in rows if row[0].startswith("batches that came as they were sent")]
+        self.assertEqual([row[1:] for row in came], [("48 of 48, 48 of them unlike the others", "48, 48", True)] * 4)
+        told = [row for row in rows if "ResNet-18 step, batches of 2" in row[0]]
+        self.assertEqual(len(told), 1)
+        for words in steps_pipeline.WAYS.values():
+            self.assertIn(words, told[0][1])
 
     def test_without_torch_it_says_so(self):
         there = steps_pipeline.interpreter_with
@@ -86,11 +95,61 @@ class StepTest(unittest.TestCase):
         self.assertEqual(rows, [("the pipeline", "not run: no torch here", "", None)])
 
 
+MPS_CONTROL = """#!/bin/sh
+[ "${1-}" = -d ] && { echo "$CUDA_MPS_PIPE_DIRECTORY" >> "$LOG"; echo started > "$CUDA_MPS_LOG_DIRECTORY/control.log"; exit "$STATUS"; }
+cat >> "$LOG"
+"""
+
+
+class MpsTest(unittest.TestCase):
+    """The service's own program is a script here."""
+
+    def run_with(self, directory, status, there=True):
+        if there:
+            with open(f"{directory}/nvidia-cuda-mps-control", "w", encoding="utf-8") as file:
+                file.write(MPS_CONTROL)
+            os.chmod(file.name, 0o755)
+        before = dict(os.environ)
+        os.environ.update(PATH=f"{directory}:{os.environ['PATH']}", TMPDIR=directory, LOG=f"{directory}/log", STATUS=str(status))
+        rig, measured = unittest.mock.Mock(dry=False, owned=lambda thing: thing), unittest.mock.Mock()
+        measured.rows.side_effect = lambda place, *_, **options: iter([(place, options["environment"], "", None)])
+        try:
+            rows = list(steps_pipeline.with_mps(rig, measured))
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        log = ""
+        if os.path.exists(f"{directory}/log"):
+            with open(f"{directory}/log", encoding="utf-8") as file:
+                log = file.read()
+        return rows, log, rig
+
+    def test_it_is_there_meanwhile(self):
+        with tempfile.TemporaryDirectory() as directory:
+            rows, log, rig = self.run_with(directory, 0)
+        self.assertEqual(rows, [("mps", {"CUDA_MPS_PIPE_DIRECTORY": f"{directory}/mps/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{directory}/mps/log"},
+                                 "", None)])
+        self.assertEqual(log, f"{directory}/mps/pipe\nquit -t 5\n")
+        rig.log.write.assert_called_once_with("---- MPS, control.log\nstarted\n\n")
+
+    def test_one_that_does_not_start_is_told_of(self):
+        with tempfile.TemporaryDirectory() as directory:
+            rows, log, _ = self.run_with(directory, 3)
+        self.assertEqual(rows, [("one GPU, with MPS", "not run: nvidia-cuda-mps-control ended with 3: ", "", None)])
+        self.assertNotIn("quit", log)
+
+    @unittest.skipIf(shutil.which("nvidia-cuda-mps-control"), "the real one is here")
+    def test_one_that_is_not_there_is_told_of(self):
+        with tempfile.TemporaryDirectory() as directory:
+            rows, _, _ = self.run_with(directory, 0, there=False)
+        self.assertEqual(rows, [("one GPU, with MPS", "not run: no nvidia-cuda-mps-control here", "", None)])
+
+
 @needs_torch
 class ProgramTest(unittest.TestCase):
     def test_what_failed_is_told(self):
         with tempfile.TemporaryDirectory() as directory:
-            done = subprocess.run([sys.executable, "-B", f"{GPU}/pipeline.py", *steps_pipeline.DRY, directory], stdout=subprocess.PIPE,
+            done = subprocess.run([sys.executable, "-B", f"{GPU}/pipeline.py", *steps_pipeline.DRY, f"{directory}/found"], stdout=subprocess.PIPE,
                                   env={**os.environ, "GPUIPC_SOCKET": f"{directory}/nobody"}, check=False, text=True, timeout=90)
             said = json.loads(done.stdout.splitlines()[-1])
             self.assertEqual((done.returncode, said["what"]), (1, "failed"))
@@ -100,7 +159,7 @@ class ProgramTest(unittest.TestCase):
     def test_a_process_that_dies_is_told_of(self):
         context = multiprocessing.get_context("spawn")
         shared = pipeline_ways.Shared(context, 4, 4096)
-        pair = pipeline.Pair(Setup("cpu", pipeline_work.TINY, shared, None), context)
+        pair = pipeline.Pair(Setup(None, pipeline_work.TINY, shared, None), context)
         pair.processes[1].kill()
         pair.processes[1].join()
         with self.assertRaisesRegex(pipeline.Failed, "the consumer has ended"):
@@ -117,9 +176,9 @@ class WorkTest(unittest.TestCase):
 
     def test_what_is_prepared(self):
         """Of frames of one grey, nothing but light and normalising is left to see."""
-        preparation = pipeline_work.Preparation(self.device, self.size, 1)
-        preparation.frames.fill_(100)
-        out = torch.empty(preparation.shape(4), dtype=pipeline_work.DTYPE)
+        frames = pipeline_work.frames_of(self.device, self.size).fill_(100)
+        preparation = pipeline_work.Preparation(self.device, self.size, frames, 4)
+        out = torch.empty_like(preparation.out)
         preparation.into(out)
         mean, deviation = (torch.tensor(each).view(1, 3, 1, 1) for each in (pipeline_work.MEAN, pipeline_work.DEVIATION))
         light = (out.float() * deviation + mean) * 255 / 100
@@ -128,13 +187,29 @@ class WorkTest(unittest.TestCase):
         self.assertEqual(len(set(light.mean((1, 2, 3)).tolist())), 4)
 
     def test_batches_differ(self):
-        preparation = pipeline_work.Preparation(self.device, self.size, 1)
-        out = torch.empty(preparation.shape(2), dtype=pipeline_work.DTYPE)
-        sums = set()
+        preparation = pipeline_work.Preparation(self.device, self.size, pipeline_work.frames_of(self.device, self.size), 2)
+        out, sums = torch.empty_like(preparation.out), set()
         for _ in range(100):
             preparation.into(out)
             sums.add(pipeline_work.checksum(out).item())
         self.assertEqual(len(sums), 100)
+
+    def test_frames_and_places_take_turns(self):
+        """Without the chances, what is left of one batch is a part of the next ones' frames."""
+        frames = pipeline_work.frames_of(self.device, self.size)
+        for each in range(self.size.frames):
+            frames[each] = 10 + 20 * each
+        preparation = pipeline_work.Preparation(self.device, self.size, frames, 3)
+        means, original = [], torch.rand
+        torch.rand = lambda *shape, **options: torch.full(*shape, 0.5, **options)
+        try:
+            for _ in range(4):
+                preparation.step()
+                means += ((preparation.out[:, 0].float().mean((1, 2)) * 0.229 + 0.485) * 255).round().int().tolist()
+        finally:
+            torch.rand = original
+        self.assertEqual([round((mean - 10) / 20) for mean in means], [number % self.size.frames for number in range(12)])
+        self.assertEqual(preparation.number.item(), 4)
 
     def test_checksum_sees_bits_and_places(self):
         batch = torch.arange(24, dtype=torch.float32).view(1, 3, 2, 4).to(pipeline_work.DTYPE)
@@ -165,9 +240,10 @@ class CheckTest(unittest.TestCase):
 
     def sums(self, receiver):
         shared = pipeline_ways.Shared(multiprocessing.get_context("spawn"), 4, 2 * 3 * 16 * 16 * 2)
-        setup = Setup("cpu", pipeline_work.TINY, shared, None)
+        setup = Setup(None, pipeline_work.TINY, shared, None)
         producer, consumer = Producer(setup), Consumer(setup)
-        shape, came = producer.shape(2), []
+        producer.preparation = pipeline_work.Preparation(producer.device, setup.size, producer.frames, 2)
+        shape, came = tuple(producer.preparation.out.shape), []
 
         def consume():
             consumer.ends["way"] = receiver(consumer.device, shared, shape)
@@ -203,18 +279,18 @@ class CheckTest(unittest.TestCase):
 class PlotTest(unittest.TestCase):
     def test_it_is_drawn(self):
         ways = ("channel", "torch", "ring", "pinned", "one", "alone-producer", "alone-consumer")
-        cases = [{"step": step, "batch": batch, "batches_per_s": dict.fromkeys(ways, 1000 / batch), "channel_over": dict.fromkeys(ways, 1.5)}
-                 for step in ("light", "resnet") for batch in (1, 16, 256)]
+        cases = [{"step": step, "place": place, "batch": batch, "batches_per_s": dict.fromkeys(ways, 1000 / batch), "channel_over": dict.fromkeys(ways, 1.5)}
+                 for step in ("light", "resnet") for place in ("shared", "mps") for batch in (1, 16, 256)]
         with tempfile.TemporaryDirectory() as directory:
             with open(f"{directory}/pipeline.json", "w", encoding="utf-8") as file:
                 json.dump({"cases": cases}, file)
-            subprocess.run([VENV, "-B", f"{GPU}/pipeline_plot.py", f"{directory}/pipeline.json", f"{directory}/plot.svg", "A title"],
+            subprocess.run([VENV, "-B", f"{GPU}/pipeline_plot.py", "A title", f"{directory}/plot.svg", f"{directory}/pipeline.json"],
                            check=True, timeout=90)
             with open(f"{directory}/plot.svg", encoding="utf-8") as file:
                 text = file.read()
         drawn = "".join(xml.etree.ElementTree.fromstring(text.encode()).itertext())
         for words in ("A title", "throughput (samples/s)", "batch size (samples, log₂)", "a gpuipc channel", "torch.multiprocessing",
-                      "pinned host memory", "256"):
+                      "pinned host memory", "256", "GPU time-sliced", "GPU shared by MPS", "light step", "ResNet-18 step"):
             self.assertIn(words, drawn)
         self.assertIn("SPDX-License-Identifier", text.splitlines()[1])
 
