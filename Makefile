@@ -11,6 +11,7 @@
 #   make portable        the command and what it needs, to mount into a container (gpuipcctl doctor)
 #   make gpu-bundle      the GPU tier, to be carried to a machine with a GPU and run by tests/gpu/run.sh
 #   make image           a container image of the daemon; BASE= ENGINE= IMAGE=
+#   make python          the package gpuipc: build/python/*.whl, with the library, and *.tar.gz, without
 #   make install         DESTDIR= PREFIX=/usr/local; uninstall takes exactly that away
 #   make deb rpm         packages, in build/deb and build/rpm
 #   make clean           build/ but for what was downloaded; distclean: all of it
@@ -69,6 +70,7 @@ include mk/fault.mk
 include mk/fake.mk
 include mk/completions.mk
 include mk/packages.mk
+include mk/python.mk
 include mk/portable.mk
 include mk/image.mk
 include mk/gpu.mk

@@ -114,7 +114,7 @@ int gpuipc_python_capsule(const gpuipc_tensor *tensor, void *owner, void **ret_c
         if (!tensor || tensor->struct_size != sizeof(*tensor) || tensor->n_dimensions < 0 || !owner || !ret_capsule)
                 return error_parameter(ret_error, "tensor", "a gpuipc_tensor of this version of the library, with an owner");
         if (!atomic_load(&alive))
-                return error_parameter(ret_error, "calls", "what gpuipc_python_begin() was given: it was not called, or the interpreter ends");
+                return error_parameter(ret_error, "calls", "given by gpuipc_python_begin(), and the interpreter not at its end");
         out = calloc(1, sizeof(*out) + 2 * (size_t)tensor->n_dimensions * sizeof(out->numbers[0]));
         if (!out)
                 return error_no_memory(ret_error);

@@ -662,7 +662,7 @@ typedef struct gpuipc_tensor {
         int32_t n_dimensions;
         int32_t device_type, device_id; /* as DLPack numbers them */
         uint8_t type_code, type_bits;
-        uint16_t versioned; /* 1: a DLManagedTensorVersioned of version 1.0, "dltensor_versioned"; 0: a DLManagedTensor, "dltensor" */
+        uint16_t versioned; /* 1: a DLManagedTensorVersioned, 1.0, in a capsule "dltensor_versioned"; 0: a DLManagedTensor, "dltensor" */
         uint64_t flags;     /* of the versioned: 1 read-only, 2 a copy */
 } gpuipc_tensor;
 

@@ -12,16 +12,17 @@ Nothing is imported but the standard library; NumPy, PyTorch, CuPy and JAX are f
 
 from __future__ import annotations
 
+from . import errors
 from .array import Array
 from .buffer import Buffer
 from .channel import Channel, ChannelStats, Item, MemberStats
 from .client import Client
 from .errors import *  # noqa: F403
-from .errors import Error
 from .fence import Fence
 from .info import BufferInfo, ChannelInfo, DeviceInfo, Event, LeaseInfo, Status
 from .layout import Layout
 from .watch import Watch
 
-__all__ = ["Array", "Buffer", "BufferInfo", "Channel", "ChannelInfo", "ChannelStats", "Client", "DeviceInfo", "Error", "Event", "Fence",
+__all__ = ["Array", "Buffer", "BufferInfo", "Channel", "ChannelInfo", "ChannelStats", "Client", "DeviceInfo", "Event", "Fence",
            "Item", "Layout", "LeaseInfo", "MemberStats", "Status", "Watch"]
+__all__ += errors.__all__

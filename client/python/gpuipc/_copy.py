@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from . import _cuda, _dlpack, errors
 from ._dlpack import Source
-from .layout import BY_TYPESTR, DTYPES, Layout, row_major
+from .layout import BY_TYPESTR, DTYPES, Layout, dtype_name, row_major
 
 _KINDS = {"?": "bool", "b": "int", "h": "int", "i": "int", "l": "int", "q": "int", "n": "int", "c": "uint", "B": "uint", "H": "uint",
           "I": "uint", "L": "uint", "Q": "uint", "N": "uint", "e": "float", "f": "float", "d": "float"}
@@ -75,6 +76,11 @@ def _of_buffer(thing: Any) -> Source:
     return Source(view, address, dtype, shape, row_major(shape), (_dlpack.CPU, 0))
 
 
+def _of_dlpack(thing: Any) -> Source:
+    on_gpu = thing.__dlpack_device__()[0] in (_dlpack.CUDA, _dlpack.CUDA_MANAGED)
+    return _dlpack.look(thing.__dlpack__(stream=1) if on_gpu else thing.__dlpack__())
+
+
 def source_of(thing: Any) -> Source:
     """An array of NumPy, PyTorch, CuPy, JAX or anything else with DLPack, __array_interface__ or the buffer protocol, as it lies in
     memory. A GPU's is ready in the legacy default stream.
@@ -86,9 +92,15 @@ def source_of(thing: Any) -> Source:
     interface = getattr(thing, "__array_interface__", None)
     if isinstance(interface, dict) and interface.get("data") is not None:
         return _of_interface(thing, interface)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(thing, torch.Tensor):
+        dtype = dtype_name(thing.dtype)
+        raw = DTYPES[dtype][0] in _dlpack.SINCE_NOT_LONG
+        source = _of_dlpack(thing.view(torch.uint8) if raw else thing)
+        source.dtype = dtype
+        return source
     if hasattr(thing, "__dlpack__"):
-        on_gpu = thing.__dlpack_device__()[0] in (_dlpack.CUDA, _dlpack.CUDA_MANAGED)
-        return _dlpack.look(thing.__dlpack__(stream=1) if on_gpu else thing.__dlpack__())
+        return _of_dlpack(thing)
     try:
         memoryview(thing).release()
     except TypeError:

@@ -13,6 +13,8 @@ from .layout import BY_DLPACK, DTYPES, Layout, row_major
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 READ_ONLY, IS_COPIED = 1, 2
+# Codes of one byte's types that consumers and producers in use do not know: bool, and the float8 ones.
+SINCE_NOT_LONG = (6, 10, 11, 12, 13, 14)
 
 
 class _Tensor(Structure):

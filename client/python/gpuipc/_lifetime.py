@@ -199,6 +199,8 @@ class Keeper:
 
     def leave(self) -> None:
         """Ends it in earnest unless a call or a view has it: whoever is the last of those ends it then."""
+        if self.pid != os.getpid():
+            return
         with self.lock:
             busy = bool(self.calls or self.views)
             if not busy and self._pointer is not None:
@@ -253,13 +255,15 @@ def _living(table: dict[int, Any]) -> list[Any]:
 
 
 def _at_exit() -> None:
-    """Ends what nothing looks at. Memory with views stays mapped, for whatever still runs: the process's end ends those leases."""
+    """Ends what nothing looks at and no thread uses. Memory with views stays mapped, for whatever still runs: the process's end ends those
+    leases."""
     if _native._library is None:
         return
     for keeper in _living(_keepers):
-        if keeper.pid == os.getpid() and not keeper.views and keeper.lock.acquire(blocking=False):
+        if keeper.pid == os.getpid() and keeper.lock.acquire(blocking=False):
             try:
-                keeper.end()
+                if not keeper.views and not keeper.calls:
+                    keeper.end()
             finally:
                 keeper.lock.release()
     for connection in _living(_connections):

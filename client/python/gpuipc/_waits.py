@@ -15,6 +15,7 @@ Unwanted = Callable[[], bool]  # whether nobody waits any more
 
 _CALL_SLICE_MS = 500  # of a wait at the daemon
 _LOOK_SLICE_MS = 100  # of a wait in this process
+_INT_MAX = (1 << 31) - 1
 
 
 def never() -> bool:
@@ -47,17 +48,20 @@ def patiently(attempt: Callable[[int], T], wait: float, unwanted: Unwanted) -> T
                 raise
 
 
-def in_slices(timeout: Optional[float], attempt: Callable[[int], bool]) -> bool:
-    """Waits by calls of `attempt(ms)`, which says whether it came. False: not within `timeout` seconds (None: without end)."""
+def in_slices(timeout: Optional[float], attempt: Callable[[int], bool], always: bool = False) -> bool:
+    """Waits by calls of `attempt(ms)` (−1: without end), which says whether it came. In the main thread, and where `always`, they are
+    short. False: it did not come within `timeout` seconds (None: without end)."""
     if timeout is not None and not timeout >= 0:
         raise errors.InvalidParameterError(f"timeout: {timeout} is no duration. Give seconds, 0 for one look or None for no end.",
                                            subject="timeout")
-    until = None if timeout is None else time.monotonic() + timeout
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    short = always or threading.current_thread() is threading.main_thread()
+    most = _LOOK_SLICE_MS if short else _INT_MAX
     while True:
-        left = _LOOK_SLICE_MS if until is None else math.ceil((until - time.monotonic()) * 1000)
-        if attempt(max(0, min(_LOOK_SLICE_MS, left))):
+        left_ms = max(0.0, until - time.monotonic()) * 1000
+        if attempt(-1 if not short and left_ms == math.inf else math.ceil(min(most, left_ms))):
             return True
-        if until is not None and time.monotonic() >= until:
+        if time.monotonic() >= until:
             return False
 
 

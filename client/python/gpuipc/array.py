@@ -273,19 +273,31 @@ class Array:
             dtype = numpy.dtype(getattr(ml_dtypes, self.dtype))
         except (ImportError, AttributeError):
             raise TypeError(f"NumPy has no {self.dtype} without the package ml_dtypes: install it, or use DLPack") from None
-        raw = Array(self._memory, Layout(f"uint{8 * self.layout.itemsize}", self.shape, self.strides, self.layout.offset))
-        return numpy.asarray(raw).view(dtype)
+        return numpy.asarray(self._as(f"uint{8 * self.layout.itemsize}")).view(dtype)
 
     def torch(self) -> Any:
         """A torch.Tensor of the same memory. PyTorch knows no read-only tensors: writing to a read-only one ends the process with SIGSEGV
-        on host memory, and is a fault of the context's on a GPU."""
+        on host memory, and is a fault of the context's on a GPU.
+
+        Raises:
+            TypeError: this PyTorch has no such dtype.
+        """
         import torch.utils.dlpack
 
+        dtype = getattr(torch, self.dtype, None)
+        if dtype is None:
+            raise TypeError(f"this PyTorch ({torch.__version__}) has no {self.dtype}: view the bytes as another dtype, or use a newer one")
         if not self._memory.on_host:
             with torch.cuda.device(self._memory.ordinal):
                 stream = torch.cuda.current_stream().cuda_stream
             self._order(stream or 1)
+        if DTYPES[self.dtype][0] in _dlpack.SINCE_NOT_LONG:
+            return torch.utils.dlpack.from_dlpack(self._as("uint8")._capsule(False)).view(dtype)
         return torch.utils.dlpack.from_dlpack(self._capsule(False))
+
+    def _as(self, dtype: str) -> Array:
+        """Another dtype of the same size."""
+        return Array(self._memory, Layout(dtype, self.shape, self.strides, self.layout.offset))
 
     def cupy(self) -> Any:
         """A cupy.ndarray of the same memory, on a GPU.

@@ -296,6 +296,8 @@ class Buffer:
         Raises:
             AlreadySealedError, AccessDeniedError.
         """
+        if not self._facts.read_only:
+            self._held().map()  # host memory that is sealed cannot be mapped for writing any more
         self._client.seal(self.id)
 
     def close(self) -> None:

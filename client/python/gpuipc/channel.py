@@ -440,7 +440,7 @@ class Channel:
                 member.end_call()
 
         member = self._held()
-        if not in_slices(timeout, attempt):
+        if not in_slices(timeout, attempt, always=True):  # close() is to be noticed
             waited = "is there" if not timeout else f"came within {timeout} s"
             raise errors.TimedOutError(f"No {'slot' if member.producer else 'item'} {waited}.", subject="channel", name="gpuipc.TimedOut")
         return Item(member, item, handle)

@@ -303,7 +303,7 @@ class Client:
                     sealed = True if event.buffer.sealed else self._is_sealed(buffer)
                 return sealed is not False
 
-            if sealed is False and not in_slices(left(), attempt):
+            if sealed is False and not in_slices(left(), attempt, always=True):
                 raise errors.TimedOutError(f"{buffer.name or buffer.id} was not complete in time: its producer is still filling it. Give a "
                                            "longer wait.", subject="wait", name="gpuipc.TimedOut")
         return bool(sealed)

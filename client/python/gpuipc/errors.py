@@ -10,6 +10,14 @@ from __future__ import annotations
 import re
 from typing import Any, Optional
 
+__all__ = [
+    "AccessDeniedError", "AlreadySealedError", "BrokenItemError", "ClosedError", "CorruptError", "DeviceDegradedError",
+    "DisconnectedError", "Error", "EventsLostError", "ForkedError", "HandleUnsupportedError", "InternalError",
+    "InvalidParameterError", "LayoutError", "LeaseLostError", "LibraryError", "MapError", "NameTakenError", "NoMemoryError",
+    "NoSuchBufferError", "NoSuchDeviceError", "NoSuchLeaseError", "NoSuchSessionError", "OutOfMemoryError", "ProtocolError",
+    "QuotaExceededError", "TimedOutError", "TooManyRequestsError", "UnreachableError", "UnsupportedError",
+]
+
 
 class Error(Exception):
     """The base of all of them.

@@ -85,23 +85,24 @@ class Fence:
     def is_synchronous(self) -> bool:
         """Whether streams cannot wait for it by themselves (host memory, or a GPU without stream memory operations): calls with a stream
         then wait on the processor."""
-        handle = self._held()
-        return bool(_native.library().gpuipc_fence_is_synchronous(handle.pointer))
+        with self._held().called() as pointer:
+            return bool(_native.library().gpuipc_fence_is_synchronous(pointer))
 
     @property
     def value(self) -> int:
         """The word as it is now, 0 to 2^64 − 1."""
-        handle, value = self._held(), ctypes.c_uint64()
-        _native.call("gpuipc_fence_query", handle.pointer, ctypes.byref(value))
+        value = ctypes.c_uint64()
+        with self._held().called() as pointer:
+            _native.call("gpuipc_fence_query", pointer, ctypes.byref(value))
         return value.value
 
     def signal(self, value: int, stream: Any = None) -> None:
         """Writes the value: now, or by a stream when all that was given to it before is done."""
-        handle = self._held()
-        if stream is None:
-            _native.call("gpuipc_fence_signal", handle.pointer, value)
-        else:
-            _native.call("gpuipc_fence_signal_stream", handle.pointer, stream_handle(stream), value)
+        with self._held().called() as pointer:
+            if stream is None:
+                _native.call("gpuipc_fence_signal", pointer, value)
+            else:
+                _native.call("gpuipc_fence_signal_stream", pointer, stream_handle(stream), value)
 
     def wait(self, value: int, timeout: Optional[float] = None, stream: Any = None) -> None:
         """Waits until the word has reached the value, at most `timeout` seconds (None: without end). With a stream, that waits and this
@@ -112,7 +113,8 @@ class Fence:
         """
         handle = self._held()
         if stream is not None and not self.is_synchronous:
-            _native.call("gpuipc_fence_wait_stream", handle.pointer, stream_handle(stream), value, -1)
+            with handle.called() as pointer:
+                _native.call("gpuipc_fence_wait_stream", pointer, stream_handle(stream), value, -1)
         else:
             self._await(handle, value, timeout, never)
 
@@ -123,7 +125,8 @@ class Fence:
 
     def _await(self, handle: _Handle, value: int, timeout: Optional[float], unwanted: Unwanted) -> None:
         def attempt(ms: int) -> bool:
-            return _native.tried("gpuipc_fence_wait", handle.pointer, value, ms) or unwanted()
+            with handle.called() as pointer:
+                return _native.tried("gpuipc_fence_wait", pointer, value, ms) or unwanted()
 
-        if not in_slices(timeout, attempt):
+        if not in_slices(timeout, attempt, always=unwanted is not never):
             raise errors.TimedOutError(f"The fence did not come to {value} within {timeout} s; it is at {self.value}.", subject="fence")

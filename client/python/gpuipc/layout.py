@@ -119,7 +119,7 @@ class Layout:
         layout = cls(name, shape, steps, where)
         if where % layout.itemsize:
             raise LayoutError(f"offset: {where} is not a multiple of {layout.itemsize}, the size of a {name}.", subject="offset")
-        if layout.end > ELEMENTS_MAX:
+        if layout.end > ELEMENTS_MAX or max(steps, default=0) > ELEMENTS_MAX:
             raise LayoutError(f"shape: {list(shape)} reaches beyond 2^53 bytes.", subject="shape")
         return layout
 
@@ -198,6 +198,8 @@ class Layout:
         layout = cls.of(tensor["dtype"], tensor["shape"], tensor.get("strides"), tensor.get("offset", 0))
         if size is not None:
             layout.check(size)
+            if layout.nbytes > size:
+                raise LayoutError(f"meta: {layout.nbytes} bytes of elements in {size}: they overlap.", subject="strides")
         return layout
 
     def check(self, size: int) -> None:
@@ -211,7 +213,7 @@ def parse_meta(text: Optional[str]) -> dict[str, Any]:
     """Metadata as an object; {} where there is none, or none that is an object."""
     try:
         meta = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return meta if isinstance(meta, dict) else {}
 

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package gpuipc against a real daemon: what its tests share.
+
+    class Something(PackageTest):
+        def test_one(self):
+            client = self.connect()
+"""
+
+import gc
+import os
+import subprocess
+import sys
+import types
+
+import backend
+from books import BooksTest
+from daemon import BUILD, ROOT, Daemon
+
+KIND = "host" if backend.HOST else "cuda"
+PACKAGE = f"{ROOT}/client/python"
+if PACKAGE not in sys.path:
+    sys.path.insert(0, PACKAGE)
+os.environ.setdefault("GPUIPC_LIBRARY", f"{BUILD}/libgpuipc.so.0")
+
+import gpuipc  # noqa: E402
+from rawclient import WAIT_S  # noqa: E402
+
+
+class PackageTest(BooksTest):
+    """Afterwards nothing may be held any more, once what the case referred to was collected."""
+
+    def make_daemon(self):
+        """With host memory beside a GPU's, since channels need some."""
+        return Daemon(*self.daemon_args, memory="host" if backend.HOST else "auto")
+
+    @staticmethod
+    def device_of(client):
+        """The UUID of the device under test."""
+        return next(device.uuid for device in client.status().devices if device.kind == KIND)
+
+    def closed_later(self, thing):
+        """Closed with the test: a channel's end() is another thing."""
+        self.owned(types.SimpleNamespace(close=thing.close))
+        return thing
+
+    def connect(self, **options):
+        return self.closed_later(gpuipc.Client(self.daemon.socket, **options))
+
+    def tearDown(self):
+        gc.collect()
+        super().tearDown()
+
+    def environment_of_programs(self):
+        return {**os.environ, "GPUIPC_SOCKET": self.daemon.socket, "PYTHONPATH": PACKAGE}
+
+    def start(self, code, *arguments, python=sys.executable):
+        """A program of Python's own process: its text."""
+        return subprocess.Popen([python, "-c", code, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=self.environment_of_programs())
+
+    def run_program(self, code, *arguments, status=0):
+        """What it printed; it must end so, and have nothing to say against it."""
+        with self.start(code, *arguments) as process:
+            try:
+                told, complained = process.communicate(timeout=WAIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        self.assertEqual((process.returncode, complained if status == 0 else ""), (status, ""), complained)
+        return told
