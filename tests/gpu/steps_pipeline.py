@@ -18,7 +18,7 @@ WAYS = {"channel": "channel", "torch": "torch.multiprocessing", "ring": "torch.m
         "one": "one process", "alone-consumer": "training alone", "alone-producer": "preprocessing alone"}
 PIPED = ("channel", "torch", "ring", "pinned")
 SAMPLE_BYTES = 2 * 3 * 224 * 224
-DRY = ("--devices", "cpu", "--tiny", "--batches", "1,2", "--slots", "4", "--seconds", "2", "--window", "0.02")
+DRY = ("--devices", "cpu", "--tiny", "--batches", "1,2", "--slots", "3", "--seconds", "1", "--window", "0.01")
 
 
 def has(interpreter, module):

@@ -78,7 +78,7 @@ class StepTest(unittest.TestCase):
                 self.assertLessEqual(case["batches_per_s"][way], case["most"][way])
             self.assertGreaterEqual(case["rounds"], pipeline.FEWEST_ROUNDS)
         came = [row for row in rows if row[0].startswith("batches that came as they were sent")]
-        self.assertEqual([row[1:] for row in came], [("48 of 48, 48 of them unlike the others", "48, 48", True)] * 4)
+        self.assertEqual([row[1:] for row in came], [("36 of 36, 36 of them unlike the others", "36, 36", True)] * 4)
         told = [row for row in rows if "ResNet-18 step, batches of 2" in row[0]]
         self.assertEqual(len(told), 1)
         for words in steps_pipeline.WAYS.values():
@@ -127,8 +127,8 @@ class MpsTest(unittest.TestCase):
     def test_it_is_there_meanwhile(self):
         with tempfile.TemporaryDirectory() as directory:
             rows, log, rig = self.run_with(directory, 0)
-        self.assertEqual(rows, [("mps", {"CUDA_MPS_PIPE_DIRECTORY": f"{directory}/mps/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{directory}/mps/log"},
-                                 "", None)])
+        there = {f"CUDA_MPS_{what.upper()}_DIRECTORY": f"{directory}/mps/{what}" for what in ("pipe", "log")}
+        self.assertEqual(rows, [("mps", there, "", None)])
         self.assertEqual(log, f"{directory}/mps/pipe\nquit -t 5\n")
         rig.log.write.assert_called_once_with("---- MPS, control.log\nstarted\n\n")
 
@@ -149,8 +149,9 @@ class MpsTest(unittest.TestCase):
 class ProgramTest(unittest.TestCase):
     def test_what_failed_is_told(self):
         with tempfile.TemporaryDirectory() as directory:
-            done = subprocess.run([sys.executable, "-B", f"{GPU}/pipeline.py", *steps_pipeline.DRY, f"{directory}/found"], stdout=subprocess.PIPE,
-                                  env={**os.environ, "GPUIPC_SOCKET": f"{directory}/nobody"}, check=False, text=True, timeout=90)
+            command = [sys.executable, "-B", f"{GPU}/pipeline.py", *steps_pipeline.DRY, f"{directory}/found"]
+            done = subprocess.run(command, stdout=subprocess.PIPE, env={**os.environ, "GPUIPC_SOCKET": f"{directory}/nobody"},
+                                  check=False, text=True, timeout=90)
             said = json.loads(done.stdout.splitlines()[-1])
             self.assertEqual((done.returncode, said["what"]), (1, "failed"))
             self.assertIn("G101", said["why"])
@@ -279,7 +280,8 @@ class CheckTest(unittest.TestCase):
 class PlotTest(unittest.TestCase):
     def test_it_is_drawn(self):
         ways = ("channel", "torch", "ring", "pinned", "one", "alone-producer", "alone-consumer")
-        cases = [{"step": step, "place": place, "batch": batch, "batches_per_s": dict.fromkeys(ways, 1000 / batch), "channel_over": dict.fromkeys(ways, 1.5)}
+        cases = [{"step": step, "place": place, "batch": batch, "batches_per_s": dict.fromkeys(ways, 1000 / batch),
+                  "channel_over": dict.fromkeys(ways, 1.5)}
                  for step in ("light", "resnet") for place in ("shared", "mps") for batch in (1, 16, 256)]
         with tempfile.TemporaryDirectory() as directory:
             with open(f"{directory}/pipeline.json", "w", encoding="utf-8") as file:
