@@ -103,7 +103,7 @@ class Case:
 
     def count(self, way):
         """About a window of it, but no fewer than makes a figure."""
-        each, around = self.seconds_each[way], self.slots + 2
+        each, around = self.seconds_each[way], self.slots + 2 if way in PIPED else 2
         return Count(max(around, int(self.window_s / 8 / each)), max(12, int(self.window_s / each)), around)
 
     def once(self, way, count=None):
@@ -191,8 +191,8 @@ def main():
     parser.add_argument("--steps", default="light,resnet")
     parser.add_argument("--batches", default="1,4,16,64,256")
     parser.add_argument("--slots", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=50, help="for all of it; it may take longer")
-    parser.add_argument("--window", type=float, default=0.12, help="seconds that a way is measured for at a time")
+    parser.add_argument("--seconds", type=float, default=45, help="for all of it; it may take longer")
+    parser.add_argument("--window", type=float, default=0.09, help="seconds that a way is measured for at a time")
     parser.add_argument("--tiny", action="store_true", help="small images and a small network, to see that it works")
     options = parser.parse_args()
     try:

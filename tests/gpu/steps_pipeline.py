@@ -159,7 +159,7 @@ def with_mps(rig, measured):
     if why_not:
         yield f"{PLACES['mps']}", f"not run: {why_not}", "", None
         return
-    yield from measured.rows("mps", 42, environment=mps.environment, needed=False)
+    yield from measured.rows("mps", 35, environment=mps.environment, needed=False)
     mps.end()
     rig.log.write(mps.log())
 
@@ -174,7 +174,7 @@ def pipeline(rig):
     if not measured:
         yield "the pipeline", "not run: no torch here", "", None
         return
-    yield from measured.rows("shared", 52)
+    yield from measured.rows("shared", 45)
     yield from with_mps(rig, measured)
     yield from measured.summary()
     gpu = "processor" if rig.dry else rig.meter.text("nvmlDeviceGetName")
@@ -188,12 +188,12 @@ def peer_pipeline(rig):
     if not measured:
         yield "the pipeline", "not run: no torch here", "", None
         return
-    yield from measured.rows("two", 60, arguments=("--devices", "0,1"))
+    yield from measured.rows("two", 45, arguments=("--devices", "0,1"))
     yield from measured.summary()
     gpu = "processor" if rig.dry else rig.meter.text("nvmlDeviceGetName")
     yield from measured.plot("pipeline-two", f"Preprocessing on one {gpu}, training on another, two processes")
     rig.stop(measured.daemon)
 
 
-STEPS = [Step("pipeline", 150, pipeline)]
-TWO_STEPS = [Step("peer-pipeline", 100, peer_pipeline)]
+STEPS = [Step("pipeline", 160, pipeline)]
+TWO_STEPS = [Step("peer-pipeline", 90, peer_pipeline)]
