@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "calls.h"
@@ -11,6 +12,9 @@
 #include "error.h"
 #include "proto/cleanup.h"
 #include "trace.h"
+
+#define SPIN_VARIABLE "GPUIPC_CHANNEL_SPIN_USEC"
+#define SPIN_USEC_MAX 10000
 
 int channel_check(const gpuipc_channel *channel, gpuipc_error *ret_error) {
         if (!channel)
@@ -89,6 +93,21 @@ static int open_ring(gpuipc_channel *channel, const struct channel_parts *parts,
         return GPUIPC_OK;
 }
 
+/* The environment may say how long waits look before they sleep. */
+static int set_spin(const gpuipc_channel *channel, gpuipc_error *ret_error) {
+        const char *text = secure_getenv(SPIN_VARIABLE);
+        char *end = NULL;
+        long usec;
+
+        if (!text || !text[0])
+                return GPUIPC_OK;
+        usec = text[0] >= '0' && text[0] <= '9' ? strtol(text, &end, 10) : -1;
+        if (usec < 0 || usec > SPIN_USEC_MAX || *end)
+                return error_parameter(ret_error, "$" SPIN_VARIABLE, "microseconds, 0 to 10000; unset it for the default");
+        ring_spin(channel->ring, usec);
+        return GPUIPC_OK;
+}
+
 static int open_data(gpuipc_channel *channel, gpuipc_error *ret_error) {
         void *pointer;
         int r = gpuipc_buffer_map(channel->buffer, &pointer, ret_error);
@@ -157,6 +176,8 @@ int channel_new(gpuipc_buffer *buffer_take, gpuipc_channel **ret_channel, gpuipc
                 r = open_fences(channel, parts, ret_error);
         if (r == GPUIPC_OK)
                 r = open_ring(channel, parts, ret_error);
+        if (r == GPUIPC_OK)
+                r = set_spin(channel, ret_error);
         if (r == GPUIPC_OK)
                 r = channel_watch_start(channel, parts->peers, ret_error);
         if (r == GPUIPC_OK) {

@@ -105,6 +105,16 @@ int channel_check(const gpuipc_channel *channel, gpuipc_error *ret_error);
 /* A verdict of the ring's as a status. `timeout_ms` was the caller's. */
 int channel_verdict(const gpuipc_channel *channel, int verdict, int timeout_ms, gpuipc_error *ret_error);
 
+/* Has the stream wait for the slot's last readers and its last writer: nobody may have read what that wrote, or whoever did may have
+ * died. Where streams cannot wait, waits here; GPUIPC_ERROR_TIMED_OUT. */
+int channel_fence_slot(gpuipc_channel *channel, void *stream, const struct ring_item *item, int64_t deadline, gpuipc_error *ret_error);
+
+/* The same for an item's writer. */
+int channel_fence_item(gpuipc_channel *channel, void *stream, const struct ring_item *item, int64_t deadline, gpuipc_error *ret_error);
+
+/* Has the stream note that it is done. `ret_value` is what to wait for: 0, nothing. */
+int channel_fence_done(gpuipc_channel *channel, void *stream, uint64_t *ret_value, gpuipc_error *ret_error);
+
 /* A channel of a buffer that was granted as one; the buffer's and its parts' end is the channel's, whatever is returned. */
 int channel_new(gpuipc_buffer *buffer_take, gpuipc_channel **ret_channel, gpuipc_error *ret_error);
 

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Items begun, published, taken and released: the ring says whose a slot is, fences say when a stream is done with it. Any thread enters.
- * Never calls the daemon; waits for the ring with a deadline, and for the GPU only where it has no stream memory operations.
- *
- * Each member has one fence, whose values are told to streams in their order. When the stream changes, the new one first waits for what
- * the one before was told, so that the word never says that something is done which is not. A stream given to a channel in host memory is
- * waited for, and where streams cannot wait, values are not used at all: what is published is written, what is released is read. */
+ * Never calls the daemon; waits for the ring with a deadline. */
 #include <string.h>
 
 #include "channel.h"
@@ -12,103 +8,10 @@
 #include "error.h"
 #include "proto/cleanup.h"
 #include "trace.h"
-#ifdef HAVE_CUDA
-#include "cuda_stream.h"
-#endif
 
 /* What the library notes in an item of the caller's. */
 enum { OWN_GENERATION, OWN_PRODUCED, OWN_STATE };
 enum { ITEM_NONE, ITEM_BEGUN, ITEM_TAKEN, ITEM_BROKEN };
-
-static bool is_on_gpu(const gpuipc_channel *channel) {
-        return channel->fences[0] != NULL;
-}
-
-/* 0, 1 and 2 are other streams in other contexts and threads. */
-static bool is_default(const void *stream) {
-        return (uintptr_t)stream <= 2;
-}
-
-static int ms_left(int64_t deadline) {
-        int64_t left;
-
-        if (deadline == DEADLINE_NONE)
-                return -1;
-        left = (deadline - clock_usec() + 999) / 1000;
-        return left < 0 ? 0 : left > INT32_MAX ? INT32_MAX : (int)left;
-}
-
-/* ---- fences ----------------------------------------------------------------------------------------------- */
-
-static int wait_for(gpuipc_channel *channel, void *stream, unsigned member, uint64_t value, int64_t deadline, gpuipc_error *ret_error) {
-        if (value == 0 || !is_on_gpu(channel))
-                return GPUIPC_OK;
-        return gpuipc_fence_wait_stream(channel->fences[member], stream, value, ms_left(deadline), ret_error);
-}
-
-/* Whether what this member's fence was told comes before whatever the stream is given now. */
-static bool is_in_order(gpuipc_channel *channel, const void *stream) {
-        bool same;
-
-        (void)pthread_mutex_lock(&channel->lock);
-        same = !is_default(stream) && stream == channel->stream;
-        (void)pthread_mutex_unlock(&channel->lock);
-        return same;
-}
-
-/* The slot's last readers and its last writer: nobody may have read what that wrote, or whoever did may have died. */
-static int wait_for_slot(gpuipc_channel *channel, void *stream, const struct ring_item *item, int64_t deadline, gpuipc_error *ret_error) {
-        uint64_t values[RING_MEMBERS], readers;
-        int r = GPUIPC_OK;
-
-        if (!is_on_gpu(channel))
-                return GPUIPC_OK;
-        if (item->producer != channel->me || !is_in_order(channel, stream))
-                r = wait_for(channel, stream, item->producer, item->produced, deadline, ret_error);
-        if (channel->geometry.mode == RING_QUEUE)
-                return r == GPUIPC_OK ? wait_for(channel, stream, item->consumer, item->consumed, deadline, ret_error) : r;
-        for (readers = ring_reader_fences(channel->ring, values); readers && r == GPUIPC_OK; readers &= readers - 1) {
-                unsigned member = (unsigned)__builtin_ctzll(readers);
-                r = wait_for(channel, stream, member, values[member], deadline, ret_error);
-        }
-        return r;
-}
-
-/* Waits until a stream is done, where that is all that can be. */
-static int settle(const gpuipc_channel *channel, void *stream, gpuipc_error *ret_error) {
-#ifdef HAVE_CUDA
-        if (is_on_gpu(channel) || stream)
-                return cuda_stream_settle(stream, ret_error);
-#else
-        if (stream)
-                return error_parameter(ret_error, "stream", "NULL: this library was built without CUDA");
-#endif
-        (void)channel;
-        return GPUIPC_OK;
-}
-
-/* Has the stream note that it is done. `ret_value` is what to wait for: 0, nothing. */
-static int signal_done(gpuipc_channel *channel, void *stream, uint64_t *ret_value, gpuipc_error *ret_error) {
-        gpuipc_fence *mine = channel->fences[channel->me];
-        uint64_t value;
-        int r = GPUIPC_OK;
-
-        *ret_value = 0;
-        if (!mine || channel->synchronous)
-                return settle(channel, stream, ret_error);
-        (void)pthread_mutex_lock(&channel->lock);
-        value = channel->value + 1;
-        if (channel->value > 0 && (stream != channel->stream || is_default(stream)))
-                r = gpuipc_fence_wait_stream(mine, stream, channel->value, 0, ret_error);
-        if (r == GPUIPC_OK)
-                r = gpuipc_fence_signal_stream(mine, stream, value, ret_error);
-        if (r == GPUIPC_OK) {
-                channel->value = *ret_value = value;
-                channel->stream = stream;
-        }
-        (void)pthread_mutex_unlock(&channel->lock);
-        return r;
-}
 
 /* ---- the caller's items ----------------------------------------------------------------------------------- */
 
@@ -184,7 +87,7 @@ int gpuipc_channel_begin(gpuipc_channel *channel, void *stream, int timeout_ms, 
         r = waited(channel, ring_begin_produce(channel->ring, deadline, &item), timeout_ms, ret_error);
         if (r != GPUIPC_OK)
                 return r;
-        r = wait_for_slot(channel, stream, &item, deadline, ret_error);
+        r = channel_fence_slot(channel, stream, &item, deadline, ret_error);
         if (r != GPUIPC_OK) {
                 (void)ring_cancel(channel->ring, &item);
                 return r;
@@ -208,7 +111,7 @@ int gpuipc_channel_publish(gpuipc_channel *channel, const gpuipc_item *item, int
         if (n_meta > 0 && !meta)
                 return error_parameter(ret_error, "meta", "a pointer to n_meta bytes");
         trace_scope(TRACE_PUBLISH, (int64_t)item->ticket);
-        r = signal_done(channel, stream, &produced, ret_error);
+        r = channel_fence_done(channel, stream, &produced, ret_error);
         if (r != GPUIPC_OK)
                 return r;
         return channel_verdict(channel, ring_publish(channel->ring, item_read(channel, item, &own), (uint64_t)size, meta, (uint32_t)n_meta,
@@ -275,7 +178,7 @@ static void broken_fill(const struct ring_item *item, gpuipc_item *ret_item) {
 
 /* The stream waits for what was taken; on failure it is this member's no more, unless it may only take longer. */
 static int wait_for_item(gpuipc_channel *channel, void *stream, const struct ring_item *item, int64_t deadline, gpuipc_error *ret_error) {
-        int r = wait_for(channel, stream, item->producer, item->produced, deadline, ret_error);
+        int r = channel_fence_item(channel, stream, item, deadline, ret_error);
 
         if (r == GPUIPC_ERROR_TIMED_OUT)
                 late_keep(channel, item);
@@ -319,7 +222,7 @@ int gpuipc_channel_release(gpuipc_channel *channel, const gpuipc_item *item, voi
 
         if (r != GPUIPC_OK || item->own[OWN_STATE] == ITEM_BROKEN)
                 return r;
-        r = signal_done(channel, stream, &consumed, ret_error);
+        r = channel_fence_done(channel, stream, &consumed, ret_error);
         if (r != GPUIPC_OK)
                 return r;
         r = channel_verdict(channel, ring_release(channel->ring, item_read(channel, item, &own), consumed), 0, ret_error);

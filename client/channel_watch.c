@@ -97,6 +97,7 @@ static void hear(gpuipc_channel *channel) {
                 return;
         if (r == GPUIPC_OK && message_read(&reply, METHOD_CHANNEL_PARTICIPANTS, &found, NULL) == GPUIPC_OK)
                 (void)channel_peers_read(&found.participants, &reply.fds, watch->peers, NULL);
+        fd_closep(&watch->peers[channel->me].pidfd); /* its own end it will not see */
         pause_asking(watch);
 }
 

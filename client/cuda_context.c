@@ -55,7 +55,7 @@ int cuda_context_enter_this(const struct cuda *cuda, CUcontext context, const ch
         }
         if (result != CUDA_SUCCESS)
                 return cuda_driver_refused(&cuda->driver, result, what, call, DOCTOR_DRIVER_REFUSES, "", ret_error);
-        *ret = (struct cuda_context){ .pushed = current != context ? context : NULL };
+        *ret = (struct cuda_context){ .pushed = current != context ? context : NULL, .current = context };
         return GPUIPC_OK;
 }
 

@@ -7,7 +7,8 @@
 
 struct cuda_context {
         const struct cuda_device *device;
-        CUcontext pushed; /* NULL: the caller's own is current */
+        CUcontext pushed;  /* NULL: the caller's own is current */
+        CUcontext current; /* of cuda_context_enter_this() alone: what it was asked for */
         bool retained;    /* the device's primary context is held */
 };
 

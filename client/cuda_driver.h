@@ -56,7 +56,8 @@
 /* NULL in a driver older than 515. */
 #define CUDA_FUNCTIONS_OPTIONAL(X)                                                                           \
         X(cuStreamWaitValue64)                                                                               \
-        X(cuStreamWriteValue64)
+        X(cuStreamWriteValue64)                                                                              \
+        X(cuStreamBatchMemOp)
 
 struct cuda_driver {
 #define CUDA_MEMBER_(function) __typeof__(&function) function;

@@ -71,6 +71,9 @@ static int enter(const gpuipc_fence *fence, CUstream stream, const char *what, s
 
         if (r != GPUIPC_OK)
                 return r;
+        /* That of the word's GPU; others may be as well. */
+        if (ret->current == side->context)
+                return GPUIPC_OK;
         result = cuda->driver.cuCtxGetDevice(&ordinal);
         if (result == CUDA_SUCCESS && ordinal == side->device->ordinal)
                 return GPUIPC_OK;
@@ -95,37 +98,79 @@ static int refused(const gpuipc_fence *fence, CUresult result, const char *what,
                                    unsupported ? DOCTOR_NO_STREAM_MEMOPS : DOCTOR_DRIVER_REFUSES, remedy, ret_error);
 }
 
-static int device_stream_signal(const gpuipc_fence *fence, void *stream, uint64_t value, gpuipc_error *ret_error) {
-        const struct cuda_driver *driver = &fence->side->cuda->driver;
-        const char *call = fence->synchronous ? "cuStreamSynchronize()" : "cuStreamWriteValue64()";
-        struct cuda_context context;
-        CUresult result;
-        int r = enter(fence, stream, cannot_signal, &context, ret_error);
+/* ---- steps ------------------------------------------------------------------------------------------------ */
 
-        if (r != GPUIPC_OK)
-                return r;
-        result = fence->synchronous ? driver->cuStreamSynchronize(stream)
-                                    : driver->cuStreamWriteValue64(stream, address(fence), value, CU_STREAM_WRITE_VALUE_DEFAULT);
-        cuda_context_leave(fence->side->cuda, &context, false);
-        if (result != CUDA_SUCCESS)
-                return refused(fence, result, cannot_signal, call, ret_error);
-        return fence->synchronous ? device_store(fence, value, ret_error) : GPUIPC_OK;
+static unsigned wait_flags(const gpuipc_fence *fence) {
+        return CU_STREAM_WAIT_VALUE_GEQ | (fence->side->flush ? CU_STREAM_WAIT_VALUE_FLUSH : 0);
 }
 
-static int device_stream_wait(const gpuipc_fence *fence, void *stream, uint64_t value, gpuipc_error *ret_error) {
-        const struct cuda_driver *driver = &fence->side->cuda->driver;
-        unsigned flags = CU_STREAM_WAIT_VALUE_GEQ | (fence->side->flush ? CU_STREAM_WAIT_VALUE_FLUSH : 0);
+static CUresult step_alone(const struct fence_step *step, CUstream stream, const char **ret_call) {
+        const struct cuda_driver *driver = &step->fence->side->cuda->driver;
+
+        *ret_call = step->signals ? "cuStreamWriteValue64()" : "cuStreamWaitValue64()";
+        return step->signals ? driver->cuStreamWriteValue64(stream, address(step->fence), step->value, CU_STREAM_WRITE_VALUE_DEFAULT)
+                             : driver->cuStreamWaitValue64(stream, address(step->fence), step->value, wait_flags(step->fence));
+}
+
+static CUresult steps_together(const struct fence_step *steps, size_t n, CUstream stream, const char **ret_call) {
+        CUstreamBatchMemOpParams operations[FENCE_STEPS_MAX];
+
+        for (size_t i = 0; i < n; i++) {
+                CUdeviceptr at = address(steps[i].fence);
+
+                operations[i] = (CUstreamBatchMemOpParams){ 0 };
+                if (steps[i].signals) {
+                        operations[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+                        operations[i].writeValue.address = at;
+                        operations[i].writeValue.value64 = steps[i].value;
+                        operations[i].writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+                } else {
+                        operations[i].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+                        operations[i].waitValue.address = at;
+                        operations[i].waitValue.value64 = steps[i].value;
+                        operations[i].waitValue.flags = wait_flags(steps[i].fence);
+                }
+        }
+        *ret_call = "cuStreamBatchMemOp()";
+        return steps[0].fence->side->cuda->driver.cuStreamBatchMemOp(stream, (unsigned)n, operations, 0);
+}
+
+/* Several in one call of the driver's, which costs about as much as one of them. */
+static int device_stream_steps(const struct fence_step *steps, size_t n, void *stream, gpuipc_error *ret_error) {
+        const struct cuda_side *side = steps[0].fence->side;
+        const char *what = steps[n - 1].signals ? cannot_signal : cannot_wait, *call = "";
+        bool together = n > 1 && side->cuda->driver.cuStreamBatchMemOp;
         struct cuda_context context;
-        CUresult result;
-        int r = enter(fence, stream, cannot_wait, &context, ret_error);
+        CUresult result = CUDA_SUCCESS;
+        int r = enter(steps[0].fence, stream, what, &context, ret_error);
 
         if (r != GPUIPC_OK)
                 return r;
-        result = driver->cuStreamWaitValue64(stream, address(fence), value, flags);
+        if (together)
+                result = steps_together(steps, n, stream, &call);
+        for (size_t i = 0; !together && result == CUDA_SUCCESS && i < n; i++)
+                result = step_alone(&steps[i], stream, &call);
+        cuda_context_leave(side->cuda, &context, false);
+        return result == CUDA_SUCCESS ? GPUIPC_OK : refused(steps[0].fence, result, what, call, ret_error);
+}
+
+static int device_stream_signal(gpuipc_fence *fence, void *stream, uint64_t value, gpuipc_error *ret_error) {
+        struct cuda_context context;
+        CUresult result;
+        int r;
+
+        if (!fence->synchronous)
+                return device_stream_steps(&(struct fence_step){ .fence = fence, .value = value, .signals = true }, 1, stream, ret_error);
+        r = enter(fence, stream, cannot_signal, &context, ret_error);
+        if (r != GPUIPC_OK)
+                return r;
+        result = fence->side->cuda->driver.cuStreamSynchronize(stream);
         cuda_context_leave(fence->side->cuda, &context, false);
-        return result == CUDA_SUCCESS ? GPUIPC_OK : refused(fence, result, cannot_wait, "cuStreamWaitValue64()", ret_error);
+        if (result != CUDA_SUCCESS)
+                return refused(fence, result, cannot_signal, "cuStreamSynchronize()", ret_error);
+        return device_store(fence, value, ret_error);
 }
 
 const struct fence_kind fence_cuda = { .open = device_open, .close = device_close, .load = device_load, .store = device_store,
                                        .rest = device_rest, .stream_signal = device_stream_signal,
-                                       .stream_wait = device_stream_wait };
+                                       .stream_steps = device_stream_steps };

@@ -159,5 +159,10 @@ int gpuipc_fence_wait_stream(gpuipc_fence *fence, void *stream, uint64_t value, 
         trace_scope(TRACE_FENCE_WAIT, (int64_t)value);
         if (fence->synchronous)
                 return wait_here(fence, value, timeout_ms, ret_error);
-        return kind_of(fence)->stream_wait(fence, stream, value, ret_error);
+        return kind_of(fence)->stream_steps(&(struct fence_step){ .fence = fence, .value = value }, 1, stream, ret_error);
+}
+
+int fence_steps(const struct fence_step *steps, size_t n, void *stream, gpuipc_error *ret_error) {
+        trace_scope(n > 0 && steps[n - 1].signals ? TRACE_FENCE_SIGNAL : TRACE_FENCE_WAIT, n > 0 ? (int64_t)steps[n - 1].value : 0);
+        return n > 0 ? kind_of(steps[0].fence)->stream_steps(steps, n, stream, ret_error) : GPUIPC_OK;
 }

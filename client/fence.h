@@ -4,6 +4,7 @@
 #define CLIENT_FENCE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "include/gpuipc.h"
@@ -21,6 +22,14 @@ struct gpuipc_fence {
         struct cuda_side *side;  /* counted; NULL on host */
 };
 
+/* What a stream is to do with a fence: wait until it has reached the value, or have it reach it. */
+struct fence_step {
+        gpuipc_fence *fence;
+        uint64_t value;
+        bool signals;
+};
+#define FENCE_STEPS_MAX 66 /* all members' of a channel, a writer's, and a signal */
+
 /* One kind of memory. Any thread enters. Values have been checked; the word may be written where `store` or `stream_signal` is called. */
 struct fence_kind {
         int (*open)(gpuipc_fence *fence, gpuipc_error *ret_error); /* fills synchronous and side */
@@ -29,9 +38,9 @@ struct fence_kind {
         int (*store)(const gpuipc_fence *fence, uint64_t value, gpuipc_error *ret_error);
         /* A pause, or until something was written: from `seen` on, at most until the deadline. `*pause_usec` is the wait's own, 0 first. */
         void (*rest)(const gpuipc_fence *fence, uint64_t seen, int64_t deadline, unsigned *pause_usec);
-        int (*stream_signal)(const gpuipc_fence *fence, void *stream, uint64_t value, gpuipc_error *ret_error);
-        /* NULL, or not called for a synchronous fence. */
-        int (*stream_wait)(const gpuipc_fence *fence, void *stream, uint64_t value, gpuipc_error *ret_error);
+        int (*stream_signal)(gpuipc_fence *fence, void *stream, uint64_t value, gpuipc_error *ret_error);
+        /* NULL, or not called for synchronous fences. All of one mapping; at most FENCE_STEPS_MAX. */
+        int (*stream_steps)(const struct fence_step *steps, size_t n, void *stream, gpuipc_error *ret_error);
 };
 
 extern const struct fence_kind fence_host;
@@ -39,6 +48,9 @@ extern const struct fence_kind fence_cuda; /* not in a build without CUDA */
 
 /* The word at `offset` of a mapping, inside it and aligned. Takes a reference of its own. */
 int fence_open(struct mapping *mapping, int64_t offset, gpuipc_fence **ret_fence, gpuipc_error *ret_error);
+
+/* Gives all of it to the stream, in this order. The fences are of one mapping, and not synchronous. */
+int fence_steps(const struct fence_step *steps, size_t n, void *stream, gpuipc_error *ret_error);
 
 static inline bool fence_reached(uint64_t word, uint64_t value) {
         return (int64_t)(word - value) >= 0;

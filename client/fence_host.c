@@ -57,7 +57,7 @@ static void host_rest(const gpuipc_fence *fence, uint64_t seen, int64_t deadline
 }
 
 /* Work of a stream reaches host memory once the stream is waited for. */
-static int host_stream_signal(const gpuipc_fence *fence, void *stream, uint64_t value, gpuipc_error *ret_error) {
+static int host_stream_signal(gpuipc_fence *fence, void *stream, uint64_t value, gpuipc_error *ret_error) {
         int r = GPUIPC_OK;
 
         if (stream) {

@@ -85,8 +85,6 @@ static int processors(void) {
         return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-#define SPINS_MAX 200 /* about the time that going to sleep and waking takes */
-
 int ring_attach_page(void *page, size_t bytes, unsigned member, uint32_t generation, struct ring **ret_ring,
                      const char **ret_fault) {
         struct ring *ring;
@@ -108,8 +106,7 @@ int ring_attach_page(void *page, size_t bytes, unsigned member, uint32_t generat
         ring->me = member;
         ring->generation = generation;
         (void)pthread_mutex_init(&ring->mutex, NULL);
-        atomic_init(&ring->spins_max, processors() > 1 ? SPINS_MAX : 0);
-        atomic_init(&ring->spins, processors() > 1 ? SPINS_MAX : 0);
+        atomic_init(&ring->spin_usec, processors() > 1 ? RING_SPIN_USEC : 0);
         word = ring_load(&ring_myself(ring)->word);
         ring->role = ring_member_role(word) == RING_PRODUCER ? RING_PRODUCER : RING_CONSUMER;
         r = ring_may_go_on(ring);
@@ -148,6 +145,10 @@ int ring_attach(int control_fd, unsigned member, uint32_t generation, struct rin
         else
                 (*ret_ring)->mapped_bytes = (size_t)facts.st_size;
         return r;
+}
+
+void ring_spin(struct ring *ring, int64_t usec) {
+        atomic_store(&ring->spin_usec, usec);
 }
 
 void ring_free(struct ring *ring) {

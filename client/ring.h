@@ -57,6 +57,11 @@ int ring_attach_page(void *page, size_t bytes, unsigned member, uint32_t generat
 /* Cancels and releases what is in hand, and gives the number back. The member's fence must have reached all its values. */
 int ring_leave(struct ring *ring);
 
+/* The longest that a wait keeps a processor looking before it sleeps; 0: none. It does so while waits take no longer than that on average.
+ * At first it is RING_SPIN_USEC where this process may run on more than one processor, else 0. */
+#define RING_SPIN_USEC 50
+void ring_spin(struct ring *ring, int64_t usec);
+
 /* Leaves nothing: a process that lives on keeps its slots quarantined. */
 void ring_free(struct ring *ring);
 

@@ -20,7 +20,9 @@ struct ring {
         uint64_t expected; /* of a broadcast's consumer: the ticket it would read next had none been dropped */
         pthread_mutex_t mutex;
         unsigned n_waiting[2]; /* threads of this ring that announced themselves; under the mutex */
-        atomic_int spins, spins_max;
+        atomic_int_least64_t spin_usec; /* the longest that a wait looks before it sleeps; 0: not at all */
+        atomic_int_least64_t wait_usec; /* what waits took of late */
+        atomic_int credit;              /* what looking has earned of late; below 0: it does not pay */
         atomic_uint_least64_t n_sleeps, n_wakes;
 };
 

@@ -2,13 +2,14 @@
 /* Waiting for another member, and waking. Any thread enters. A waiter announces itself in a mask, looks again, then sleeps;
  * whoever changes something looks at the mask afterwards, so one of the two sees the other. While nobody waits there is no
  * system call. */
-#include <sched.h>
 
 #include "deadline.h"
 #include "ring_inner.h"
 
 #define ATTEMPTS_MAX (1 << 20) /* in a row, each undone by somebody: nobody is that unlucky, so somebody scribbles */
-#define SPINS_MIN 4
+#define LOOKS 16 /* between two looks at the clock */
+#define LONGEST 4
+#define CREDIT 32
 
 static void relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -45,19 +46,39 @@ static int attempt_firmly(struct ring *ring, ring_attempt *attempt, struct ring_
         return ring_is_corrupt(ring);
 }
 
-/* Looks a while longer before it sleeps; for longer the more often that helped. */
-static int attempt_patiently(struct ring *ring, ring_attempt *attempt, struct ring_spot *spot, int r) {
-        int spins = atomic_load_explicit(&ring->spins, memory_order_relaxed);
-        int most = atomic_load_explicit(&ring->spins_max, memory_order_relaxed);
+/* Waits of late were so short that looking may be enough, and it was. One that sleeps takes longer than one that looks, up to twice. */
+static bool pays(struct ring *ring, int64_t most) {
+        return most > 0 && atomic_load_explicit(&ring->wait_usec, memory_order_relaxed) <= 2 * most &&
+               atomic_load_explicit(&ring->credit, memory_order_relaxed) >= 0;
+}
 
-        for (int i = 0; i < spins && is_waiting(r); i++) {
-                relax();
-                r = attempt_firmly(ring, attempt, spot);
-        }
-        spins = is_waiting(r) ? spins / 2 : spins * 2;
-        spins = spins < SPINS_MIN ? SPINS_MIN : spins;
-        atomic_store_explicit(&ring->spins, spins > most ? most : spins, memory_order_relaxed);
+static int attempt_patiently(struct ring *ring, ring_attempt *attempt, struct ring_spot *spot, int64_t until) {
+        int r = RING_UNREADY;
+
+        do {
+                for (int i = 0; i < LOOKS && is_waiting(r); i++) {
+                        relax();
+                        r = attempt_firmly(ring, attempt, spot);
+                }
+        } while (is_waiting(r) && clock_usec() < until);
         return r;
+}
+
+/* A quarter of the average is the last wait's, and one long pause counts for so little that it changes nothing.
+ * Where looking was not enough, and then a short sleep was, it may have kept the processor from whom it waited for; so it must be right
+ * many times more often than wrong. Threads may overwrite each other's notes: they are only a guess. */
+static void note_wait(struct ring *ring, int64_t most, int64_t usec, bool looked, bool slept) {
+        int64_t average = atomic_load_explicit(&ring->wait_usec, memory_order_relaxed);
+        int credit = atomic_load_explicit(&ring->credit, memory_order_relaxed);
+
+        if (looked && slept && usec < LONGEST * most)
+                credit -= CREDIT;
+        else if (credit < CREDIT)
+                credit++;
+        if (usec > LONGEST * most)
+                usec = LONGEST * most;
+        atomic_store_explicit(&ring->wait_usec, average + (usec - average) / 4, memory_order_relaxed);
+        atomic_store_explicit(&ring->credit, credit, memory_order_relaxed);
 }
 
 /* The bit is the member's, so with several threads the first sets and the last clears it. */
@@ -103,14 +124,24 @@ static int attempt_asleep(struct ring *ring, ring_attempt *attempt, struct ring_
 }
 
 int ring_until(struct ring *ring, ring_attempt *attempt, struct ring_event *event, int64_t deadline, struct ring_spot *spot) {
+        int64_t most = atomic_load_explicit(&ring->spin_usec, memory_order_relaxed), started;
         int r = attempt_firmly(ring, attempt, spot);
+        bool looks, sleeps;
 
         if (!is_waiting(r))
                 return r;
-        if (clock_usec() >= deadline)
+        started = clock_usec();
+        if (started >= deadline)
                 return RING_TIMED_OUT;
-        r = attempt_patiently(ring, attempt, spot, r);
-        return is_waiting(r) ? attempt_asleep(ring, attempt, event, deadline, spot) : r;
+        looks = pays(ring, most);
+        if (looks)
+                r = attempt_patiently(ring, attempt, spot, deadline - started < most ? deadline : started + most);
+        sleeps = is_waiting(r);
+        if (sleeps)
+                r = attempt_asleep(ring, attempt, event, deadline, spot);
+        if (most > 0)
+                note_wait(ring, most, clock_usec() - started, looks, sleeps);
+        return r;
 }
 
 /* A dead member's bit stays until its number is given again. */

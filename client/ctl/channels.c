@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "channel_json.h"
 #include "print.h"
 
 static void seen_deinit(struct channel_seen *seen) {
@@ -70,13 +71,13 @@ void channels_lags(char ret[CHANNELS_LAGS_SIZE], const gpuipc_channel_info *fact
                 (void)snprintf(ret, CHANNELS_LAGS_SIZE, "producers");
 }
 
-struct sums {
-        int64_t producers, consumers;
-        uint64_t bytes, drops, broken;
-};
+/* A figure's growth in a second. Members that left have taken theirs along. */
+static double rate(uint64_t now, uint64_t then, int64_t usec) {
+        return usec <= 0 ? -1 : now < then ? 0 : (double)(now - then) * 1e6 / (double)usec;
+}
 
-static struct sums sums_of(const gpuipc_channel_stats *stats) {
-        struct sums sums = { 0 };
+static struct channel_sums members_sum(const gpuipc_channel_stats *stats) {
+        struct channel_sums sums = { .items_rate = -1, .bytes_rate = -1 };
 
         for (int i = 0; i < stats->n_members; i++) {
                 const gpuipc_channel_member *member = &stats->members[i];
@@ -91,28 +92,32 @@ static struct sums sums_of(const gpuipc_channel_stats *stats) {
         return sums;
 }
 
-/* A figure's growth in a second; −1: not known yet. Members that left have taken theirs along. */
-static double rate(uint64_t now, uint64_t then, int64_t usec) {
-        return usec <= 0 ? -1 : now < then ? 0 : (double)(now - then) * 1e6 / (double)usec;
+struct channel_sums channels_sums(const struct channel_seen *seen, const struct channel_seen *before) {
+        struct channel_sums sums = members_sum(&seen->stats);
+        int64_t usec = before ? seen->at_usec - before->at_usec : 0;
+
+        if (before) {
+                sums.items_rate = rate(seen->stats.begun, before->stats.begun, usec);
+                sums.bytes_rate = rate(sums.bytes, members_sum(&before->stats).bytes, usec);
+        }
+        return sums;
 }
 
 static void figures_put(struct rows *rows, const struct channel_seen *seen, const struct channel_seen *before) {
+        struct channel_sums sums = channels_sums(seen, before);
         struct table *table = &rows->table;
-        struct sums now = sums_of(&seen->stats), then = before ? sums_of(&before->stats) : now;
-        int64_t usec = before ? seen->at_usec - before->at_usec : 0;
-        double items = rate(seen->stats.begun, before ? before->stats.begun : 0, usec), bytes = rate(now.bytes, then.bytes, usec);
         char lags[CHANNELS_LAGS_SIZE];
 
         table_format(table, "%" PRIu64, seen->stats.depth);
-        if (items < 0)
+        if (sums.items_rate < 0)
                 table_text(table, NULL);
         else
-                table_format(table, items < 100 ? "%.1f" : "%.0f", items);
-        rows_size_put(rows, (int64_t)bytes);
-        rows_number_put(rows, now.producers);
-        rows_number_put(rows, now.consumers);
-        table_format(table, "%" PRIu64, now.drops);
-        table_format(table, "%" PRIu64, now.broken);
+                table_format(table, sums.items_rate < 100 ? "%.1f" : "%.0f", sums.items_rate);
+        rows_size_put(rows, (int64_t)sums.bytes_rate);
+        rows_number_put(rows, sums.producers);
+        rows_number_put(rows, sums.consumers);
+        table_format(table, "%" PRIu64, sums.drops);
+        table_format(table, "%" PRIu64, sums.broken);
         channels_lags(lags, &seen->facts, &seen->stats);
         table_text(table, seen->stats.closed ? "closed" : lags);
 }
@@ -136,23 +141,53 @@ static void row_put(struct rows *rows, const struct channel_seen *seen, const st
         rows->n++;
 }
 
-int channels_take(gpuipc_client *client, bool exact, struct channels *channels, struct rows *rows, gpuipc_error *ret_error) {
+/* What there is now, in the place of what was seen before, which is moved out. A gpuipc_status. */
+static int look_again(gpuipc_client *client, struct channels *channels, struct channels *ret_before, bool *ret_failed,
+                      gpuipc_error *ret_error) {
         struct collection now = { .failed = false };
-        int r;
+        int r = gpuipc_list_buffers(client, NULL, collect, &now, ret_error);
 
-        rows_init_channels(rows, exact);
-        r = gpuipc_list_buffers(client, NULL, collect, &now, ret_error);
-        if (now.failed)
-                rows->table.failed = true;
         for (size_t i = 0; r == GPUIPC_OK && i < now.channels.n; i++) {
                 struct channel_seen *seen = &now.channels.seen[i];
 
                 seen->stats = (gpuipc_channel_stats)GPUIPC_CHANNEL_STATS_INIT;
                 seen->looked = gpuipc_channel_look(client, seen->id, &seen->stats, NULL) == GPUIPC_OK;
                 seen->at_usec = print_monotonic_usec();
-                row_put(rows, seen, find(channels, seen->id));
         }
-        channels_deinit(channels);
+        *ret_failed = now.failed;
+        *ret_before = *channels;
         *channels = now.channels;
+        return r;
+}
+
+int channels_take(gpuipc_client *client, bool exact, struct channels *channels, struct rows *rows, gpuipc_error *ret_error) {
+        struct channels before;
+        bool failed;
+        int r = look_again(client, channels, &before, &failed, ret_error);
+
+        rows_init_channels(rows, exact);
+        if (failed)
+                rows->table.failed = true;
+        for (size_t i = 0; r == GPUIPC_OK && i < channels->n; i++)
+                row_put(rows, &channels->seen[i], find(&before, channels->seen[i].id));
+        channels_deinit(&before);
+        return r;
+}
+
+int channels_json(gpuipc_client *client, struct channels *channels, struct bytes *out, gpuipc_error *ret_error) {
+        struct channels before;
+        bool failed;
+        int r = look_again(client, channels, &before, &failed, ret_error);
+
+        bytes_append_char(out, '[');
+        for (size_t i = 0; r == GPUIPC_OK && !failed && i < channels->n; i++) {
+                if (i > 0)
+                        bytes_append_char(out, ',');
+                channel_json_put(out, &channels->seen[i], find(&before, channels->seen[i].id));
+        }
+        bytes_append_char(out, ']');
+        if (failed)
+                out->failed = true;
+        channels_deinit(&before);
         return r;
 }

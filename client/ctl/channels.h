@@ -8,9 +8,10 @@
 #include <stdint.h>
 
 #include "include/gpuipc.h"
+#include "proto/bytes.h"
 #include "rows.h"
 
-/* One channel at one look. */
+/* One channel at one look. No figures: it is gone by then, or they are not for the caller. */
 struct channel_seen {
         char *id, *name, *device;
         gpuipc_channel_info facts;
@@ -29,6 +30,17 @@ void channels_deinit(struct channels *channels);
 
 /* One look: initialises and fills the rows, and puts what was seen in the place of the look before. A gpuipc_status. */
 int channels_take(gpuipc_client *client, bool exact, struct channels *channels, struct rows *rows, gpuipc_error *ret_error);
+
+/* The same look as one JSON array: gpuipcctl(1) has its members. */
+int channels_json(gpuipc_client *client, struct channels *channels, struct bytes *out, gpuipc_error *ret_error);
+
+/* What all members of a kind come to, and what flowed in a second since the look before (NULL: none yet): −1, not known. */
+struct channel_sums {
+        int64_t producers, consumers;
+        uint64_t bytes, drops, broken;
+        double items_rate, bytes_rate;
+};
+struct channel_sums channels_sums(const struct channel_seen *seen, const struct channel_seen *before);
 
 /* Who holds the flow up, in words: "consumers", "producers", "pid 123: 7 items"; "" where nobody does. */
 #define CHANNELS_LAGS_SIZE 64

@@ -44,12 +44,12 @@ static void own_leave(struct line *line) {
 
 /* ---- channels --------------------------------------------------------------------------------------------- */
 
-static int refused(struct line *line, const gpuipc_error *error) {
+int line_refused(struct line *line, const gpuipc_error *error) {
         (void)snprintf(line->why, sizeof(line->why), "%s", error->message);
         return -1;
 }
 
-static int channel_make(struct line *line) {
+int line_channel_make(struct line *line) {
         static unsigned n;
 
         (void)snprintf(line->name, sizeof(line->name), "gpuipcctl-bench-%d-%u", (int)getpid(), n++);
@@ -60,15 +60,16 @@ static int channel_create(struct line *line, gpuipc_error *error) {
         gpuipc_channel_create_options options = GPUIPC_CHANNEL_CREATE_OPTIONS_INIT;
 
         options.name = line->name;
-        options.kind = line->kind == &line_broadcast ? GPUIPC_CHANNEL_BROADCAST : GPUIPC_CHANNEL_QUEUE;
+        options.kind = line->n_receivers > 1 ? GPUIPC_CHANNEL_BROADCAST : GPUIPC_CHANNEL_QUEUE;
         options.slots = LINE_ITEMS;
         options.slot_bytes = (int64_t)line->item_bytes;
-        options.device = "host";
+        options.meta_bytes = sizeof(uint64_t);
+        options.device = line->device;
         options.label = "gpuipcctl bench";
         return gpuipc_channel_create(line->client, &options, (gpuipc_channel **)&line->channel, error);
 }
 
-static int channel_join(struct line *line, int me) {
+int line_channel_join(struct line *line, int me) {
         gpuipc_connect_options connect = GPUIPC_CONNECT_OPTIONS_INIT;
         gpuipc_channel_attach_options options = GPUIPC_CHANNEL_ATTACH_OPTIONS_INIT;
         gpuipc_error error;
@@ -81,7 +82,7 @@ static int channel_join(struct line *line, int me) {
         if (r == GPUIPC_OK)
                 r = me < 0 ? channel_create(line, &error)
                            : gpuipc_channel_attach(line->client, line->name, &options, (gpuipc_channel **)&line->channel, &error);
-        return r == GPUIPC_OK ? 0 : refused(line, &error);
+        return r == GPUIPC_OK ? 0 : line_refused(line, &error);
 }
 
 static int channel_send(struct line *line, const void *bytes) {
@@ -89,10 +90,10 @@ static int channel_send(struct line *line, const void *bytes) {
         gpuipc_item item;
 
         if (gpuipc_channel_begin(line->channel, NULL, WAIT_MS, &item, &error) != GPUIPC_OK)
-                return refused(line, &error);
+                return line_refused(line, &error);
         (void)memcpy(item.pointer, bytes, line->item_bytes);
         if (gpuipc_channel_publish(line->channel, &item, (int64_t)line->item_bytes, NULL, 0, NULL, &error) != GPUIPC_OK)
-                return refused(line, &error);
+                return line_refused(line, &error);
         return 0;
 }
 
@@ -101,23 +102,25 @@ static int channel_receive(struct line *line, uint64_t *ret_first) {
         gpuipc_item item;
 
         if (gpuipc_channel_take(line->channel, NULL, WAIT_MS, &item, &error) != GPUIPC_OK)
-                return refused(line, &error);
+                return line_refused(line, &error);
         if (item.broken) {
                 (void)snprintf(line->why, sizeof(line->why), "the sender died");
                 return -1;
         }
         *ret_first = line_read(line, item.pointer);
-        return gpuipc_channel_release(line->channel, &item, NULL, &error) == GPUIPC_OK ? 0 : refused(line, &error);
+        return gpuipc_channel_release(line->channel, &item, NULL, &error) == GPUIPC_OK ? 0 : line_refused(line, &error);
 }
 
-static void channel_leave(struct line *line) {
+void line_channel_leave(struct line *line) {
         (void)gpuipc_channel_free(line->channel, NULL);
         gpuipc_client_free(line->client);
         line->channel = line->client = NULL;
 }
 
-const struct line_kind line_channel = { "channel", 1, channel_make, channel_join, channel_send, channel_receive, channel_leave };
-const struct line_kind line_broadcast = { "channel", 2, channel_make, channel_join, channel_send, channel_receive, channel_leave };
+const struct line_kind line_channel = { "channel", 1, line_channel_make, line_channel_join, channel_send, channel_receive, NULL,
+                                        line_channel_leave };
+const struct line_kind line_broadcast = { "channel", 2, line_channel_make, line_channel_join, channel_send, channel_receive, NULL,
+                                          line_channel_leave };
 
 /* ---- memory that is copied into and out of ---------------------------------------------------------------- */
 
@@ -186,7 +189,7 @@ static void memory_leave(struct line *line) {
         own_leave(line);
 }
 
-const struct line_kind line_memory = { "copied", 1, memory_make, memory_join, memory_send, memory_receive, memory_leave };
+const struct line_kind line_memory = { "copied", 1, memory_make, memory_join, memory_send, memory_receive, NULL, memory_leave };
 
 /* ---- pipes and sockets ------------------------------------------------------------------------------------ */
 
@@ -245,5 +248,5 @@ static void fds_leave(struct line *line) {
         own_leave(line);
 }
 
-const struct line_kind line_pipe = { "pipe", 2, pipe_make, fds_join, fds_send, fds_receive, fds_leave };
-const struct line_kind line_socket = { "socket", 2, socket_make, fds_join, fds_send, fds_receive, fds_leave };
+const struct line_kind line_pipe = { "pipe", 2, pipe_make, fds_join, fds_send, fds_receive, NULL, fds_leave };
+const struct line_kind line_socket = { "socket", 2, socket_make, fds_join, fds_send, fds_receive, NULL, fds_leave };

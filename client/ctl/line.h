@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "include/gpuipc.h"
+
 #define LINE_RECEIVERS_MAX 2
 #define LINE_ITEMS 16 /* that may be on the way, where that can be chosen */
 
@@ -22,6 +24,8 @@ struct line_kind {
         int (*send)(struct line *line, const void *bytes);
         /* `ret_first`: the item's first word. */
         int (*receive)(struct line *line, uint64_t *ret_first);
+        /* Until all that was sent or received here is; NULL: it always is. */
+        int (*settle)(struct line *line);
         void (*leave)(struct line *line);
 };
 
@@ -29,6 +33,7 @@ struct line_kind {
 struct line {
         const struct line_kind *kind;
         const char *socket_path; /* the daemon's; NULL: the library's choice */
+        const char *device;      /* of a channel: a UUID or "host" */
         size_t item_bytes;       /* at least 8 */
         int n_receivers;
         int me;
@@ -39,9 +44,21 @@ struct line {
         struct line_ring *ring; /* memory that all share */
         unsigned char *own;     /* an item's bytes */
         void *client, *channel;
+        uint64_t device_bytes; /* an item's bytes on a GPU; 0: none */
+        unsigned char *aside;  /* what `own` was before the driver's own memory took its place; NULL: it did not */
 };
 
 extern const struct line_kind line_channel, line_broadcast, line_memory, line_pipe, line_socket;
+
+/* Between memory of a GPU, to one and to several, NULL-ended: a channel whose items are written and read there, by a stream in each
+ * process, and a pipe that bytes get to and from by way of the host. Empty in a build without CUDA. */
+extern const struct line_kind *const line_gpu_single[], *const line_gpu_several[];
+
+/* A channel's parts, for line_gpu.c. */
+int line_channel_make(struct line *line);
+int line_channel_join(struct line *line, int me);
+void line_channel_leave(struct line *line);
+int line_refused(struct line *line, const gpuipc_error *error);
 
 /* Reads an item where it lies, a word of each 64 bytes. */
 uint64_t line_read(struct line *line, const void *bytes);

@@ -3,6 +3,8 @@
  * holds nothing of the library's. */
 #include "trial.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +18,8 @@
 #define WARM_UP 20
 
 static int line_prepare(const struct trial *trial, int n_receivers, struct line *line) {
-        *line = (struct line){ .kind = trial->kind, .socket_path = trial->socket_path, .item_bytes = trial->item_bytes,
-                               .n_receivers = n_receivers };
+        *line = (struct line){ .kind = trial->kind, .socket_path = trial->socket_path, .device = trial->device,
+                               .item_bytes = trial->item_bytes, .n_receivers = n_receivers };
         return line->kind->make(line);
 }
 
@@ -95,11 +97,15 @@ static double nsec_now(void) {
         return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
+static int settle(struct line *line) {
+        return line->kind->settle ? line->kind->settle(line) : 0;
+}
+
 static int exchange(struct line *there, struct line *back, unsigned char *bytes, uint64_t number) {
         uint64_t answer;
 
         item_number(bytes, number);
-        return there->kind->send(there, bytes) < 0 ? -1 : back->kind->receive(back, &answer);
+        return there->kind->send(there, bytes) < 0 || back->kind->receive(back, &answer) < 0 ? -1 : settle(back);
 }
 
 static int measure_handoff(const struct trial *trial, struct line *there, struct line *back, unsigned char *bytes, double *samples,
@@ -168,6 +174,9 @@ static int measure_flow(const struct trial *trial, struct line *line, unsigned c
                                 return -1;
                 now = nsec_now();
         } while (now < started + (double)trial->usec * 1e3);
+        if (settle(line) < 0)
+                return -1;
+        now = nsec_now();
         result->items = (double)n * 1e9 / (now - started);
         item_number(bytes, 0);
         return line->kind->send(line, bytes);
@@ -175,7 +184,7 @@ static int measure_flow(const struct trial *trial, struct line *line, unsigned c
 
 /* A broadcast is for those who are there: they are, once the first items fill its slots. */
 static int wait_for_receivers(struct line *line) {
-        if (line->kind != &line_channel && line->kind != &line_broadcast)
+        if (!line->channel)
                 return 0;
         for (int tries = 0; tries < 3000; tries++) {
                 gpuipc_channel_stats stats = GPUIPC_CHANNEL_STATS_INIT;
@@ -210,5 +219,44 @@ int trial_flow(const struct trial *trial, struct trial_result *result) {
                 r = finish(pids, trial->n_receivers, result) < 0 ? -1 : r;
         }
         free(bytes);
+        return r;
+}
+
+/* ---- apart ------------------------------------------------------------------------------------------------ */
+
+static int hear(int fd, struct trial_result *result) {
+        size_t got = 0;
+
+        while (got < sizeof(*result)) {
+                ssize_t n = read(fd, (char *)result + got, sizeof(*result) - got);
+                if (n <= 0) {
+                        (void)snprintf(result->why, sizeof(result->why), "the measuring process ended early");
+                        return -1;
+                }
+                got += (size_t)n;
+        }
+        return result->why[0] ? -1 : 0;
+}
+
+int trial_apart(int (*run)(const struct trial *trial, struct trial_result *result), const struct trial *trial,
+                struct trial_result *result) {
+        int fds[2], r = -1;
+        pid_t pid = -1;
+
+        if (pipe2(fds, O_CLOEXEC) == 0) {
+                pid = fork();
+                if (pid == 0) {
+                        if (run(trial, result) < 0 && !result->why[0])
+                                (void)snprintf(result->why, sizeof(result->why), "it failed");
+                        _exit(write(fds[1], result, sizeof(*result)) != sizeof(*result));
+                }
+                (void)close(fds[1]);
+                r = pid > 0 ? hear(fds[0], result) : -1;
+                (void)close(fds[0]);
+        }
+        if (pid < 0)
+                (void)snprintf(result->why, sizeof(result->why), "a process cannot be made: %s", strerrordesc_np(errno));
+        else
+                (void)waitpid(pid, NULL, 0);
         return r;
 }

@@ -11,6 +11,7 @@
 struct trial {
         const struct line_kind *kind;
         const char *socket_path;
+        const char *device; /* of channels: a UUID or "host" */
         size_t item_bytes;
         int n_receivers;
         int64_t usec; /* how long to measure */
@@ -27,5 +28,9 @@ int trial_handoff(const struct trial *trial, struct trial_result *result);
 
 /* One after another, to all receivers. */
 int trial_flow(const struct trial *trial, struct trial_result *result);
+
+/* Either in a process of its own, so that the next finds this one as it was: CUDA is not for a process that forks afterwards. */
+int trial_apart(int (*run)(const struct trial *trial, struct trial_result *result), const struct trial *trial,
+                struct trial_result *result);
 
 #endif

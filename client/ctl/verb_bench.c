@@ -9,6 +9,7 @@
 #include "connect.h"
 #include "print.h"
 #include "proto/cleanup.h"
+#include "proto/codec.h"
 #include "report.h"
 #include "table.h"
 #include "trial.h"
@@ -20,12 +21,13 @@ static const struct table_column columns[] = {
 };
 /* clang-format on */
 
-static const struct line_kind *const single[] = { &line_channel, &line_memory, &line_pipe, &line_socket };
-static const struct line_kind *const several[] = { &line_broadcast, &line_pipe, &line_socket };
+static const struct line_kind *const single[] = { &line_channel, &line_memory, &line_pipe, &line_socket, NULL };
+static const struct line_kind *const several[] = { &line_broadcast, &line_pipe, &line_socket, NULL };
 static const size_t sizes[] = { 256, 64 << 10, 4 << 20 };
 
 struct bench {
         const struct arguments *arguments;
+        const char *device; /* "host" or a GPU's UUID */
         struct table table;
         struct bytes json;
         bool wants_json, exact;
@@ -36,10 +38,12 @@ static void json_put(struct bench *bench, const struct trial *trial, const struc
         char text[320];
 
         (void)snprintf(text, sizeof(text),
-                       "%s{\"way\":\"%s\",\"receivers\":%d,\"size\":%zu,\"p50_usec\":%.3f,\"p99_usec\":%.3f,\"items_per_second\":%.0f}",
-                       bench->json.n > 1 ? "," : "", trial->kind->name, trial->n_receivers, trial->item_bytes, result->p50_usec,
-                       result->p99_usec, result->items);
+                       "%s{\"way\":\"%s\",\"receivers\":%d,\"size\":%zu,\"p50_usec\":%.3f,\"p99_usec\":%.3f,\"items_per_second\":%.0f,"
+                       "\"device\":", bench->json.n > 1 ? "," : "", trial->kind->name, trial->n_receivers, trial->item_bytes,
+                       result->p50_usec, result->p99_usec, result->items);
         bytes_append_str(&bench->json, text);
+        codec_put_string(&bench->json, bench->device);
+        bytes_append_char(&bench->json, '}');
 }
 
 static void row_put(struct bench *bench, const struct trial *trial, const struct trial_result *result) {
@@ -64,17 +68,17 @@ static void row_put(struct bench *bench, const struct trial *trial, const struct
 }
 
 static int one(struct bench *bench, const struct line_kind *kind, int n_receivers, size_t size) {
-        struct trial trial = { .kind = kind, .socket_path = bench->arguments->values[OPTION_SOCKET], .item_bytes = size,
-                               .n_receivers = n_receivers, .usec = bench->usec };
+        struct trial trial = { .kind = kind, .socket_path = bench->arguments->values[OPTION_SOCKET], .device = bench->device,
+                               .item_bytes = size, .n_receivers = n_receivers, .usec = bench->usec };
         struct trial_result result = { .p50_usec = 0 };
         bool tells = isatty(STDERR_FILENO) && !bench->wants_json;
         int r;
 
         if (tells)
                 fprintf(stderr, "\r\033[K%s, %zu bytes, to %d", kind->name, size, n_receivers);
-        r = n_receivers == 1 ? trial_handoff(&trial, &result) : 0;
+        r = n_receivers == 1 ? trial_apart(trial_handoff, &trial, &result) : 0;
         if (r == 0)
-                r = trial_flow(&trial, &result);
+                r = trial_apart(trial_flow, &trial, &result);
         if (tells)
                 fprintf(stderr, "\r\033[K");
         if (r < 0)
@@ -87,12 +91,13 @@ static int one(struct bench *bench, const struct line_kind *kind, int n_receiver
 }
 
 static int all(struct bench *bench, size_t size) {
+        bool host = strcmp(bench->device, "host") == 0;
         int r = EXIT_DONE;
 
-        for (size_t i = 0; r == EXIT_DONE && i < ELEMENTSOF(single); i++)
-                r = one(bench, single[i], 1, size);
-        for (size_t i = 0; r == EXIT_DONE && i < ELEMENTSOF(several); i++)
-                r = one(bench, several[i], LINE_RECEIVERS_MAX, size);
+        for (const struct line_kind *const *kind = host ? single : line_gpu_single; r == EXIT_DONE && *kind; kind++)
+                r = one(bench, *kind, 1, size);
+        for (const struct line_kind *const *kind = host ? several : line_gpu_several; r == EXIT_DONE && *kind; kind++)
+                r = one(bench, *kind, LINE_RECEIVERS_MAX, size);
         return r;
 }
 
@@ -121,7 +126,8 @@ static int check_daemon(const struct arguments *arguments) {
 
 int verb_bench(const struct arguments *arguments) {
         struct bench bench = { .arguments = arguments, .wants_json = arguments_has(arguments, OPTION_JSON),
-                               .exact = arguments_has(arguments, OPTION_BYTES) };
+                               .exact = arguments_has(arguments, OPTION_BYTES),
+                               .device = arguments_has(arguments, OPTION_DEVICE) ? arguments->values[OPTION_DEVICE] : "host" };
         int64_t size = 0, ms = 300;
         int r;
 
@@ -131,6 +137,8 @@ int verb_bench(const struct arguments *arguments) {
                 return report_usage(arguments->verb, "--size is 8 bytes to 1G");
         if (ms < 1 || ms > 60000)
                 return report_usage(arguments->verb, "--duration is 1ms to 60s");
+        if (strcmp(bench.device, "host") != 0 && !line_gpu_single[0])
+                return report_failure("bench: this command was built without CUDA, so --device is host");
         r = check_daemon(arguments);
         if (r != EXIT_DONE)
                 return r;

@@ -84,6 +84,9 @@ static int look_json(struct top *top) {
         bytes_append_str(&out, ",\"buffers\":");
         if (r == EXIT_DONE)
                 r = rawjson_collect(top->client, "io.gpuipc.Broker.ListBuffers", NULL, "buffers", &out);
+        bytes_append_str(&out, ",\"channels\":");
+        if (r == EXIT_DONE && channels_json(top->client, &top->rates.channels, &out, &error) != GPUIPC_OK)
+                r = report_error(&error);
         bytes_append_char(&out, '}');
         if (r == EXIT_DONE)
                 r = rawjson_print(&out);

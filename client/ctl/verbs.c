@@ -124,6 +124,7 @@ static const struct option_row doctor_options[] = {
 static const struct option_row bench_options[] = {
         { OPTION_SIZE, 0, "size", "SIZE", "of an item, instead of 256, 64K and 4M in turn" },
         { OPTION_DURATION, 'd', "duration", "DURATION", "of each of the measurements (default 300ms)" },
+        { OPTION_DEVICE, 0, "device", "UUID", "items in the memory of this GPU, ordered by its streams" },
         BYTES,
         { OPTION_JSON, 'j', "json", NULL, "the figures as JSON" },
         END,
@@ -182,8 +183,8 @@ const struct verb verbs[] = {
         { "metrics", "", "figures for Prometheus, in its text format", NULL, no_options, 0, 0, false,
           verb_metrics },
         { "bench", "", "how fast channels are here, beside pipes, sockets and copies through shared memory",
-          "Sends items in host memory from process to process. P50 and P99 are of an item's way there and back, halved; "
-          "ITEMS/S is of items one after another. With two receivers each gets every item.",
+          "Sends items from process to process, in host memory unless a device is given. P50 and P99 are of an item's way "
+          "there and back, halved; ITEMS/S is of items one after another. With two receivers each gets every item.",
           bench_options, 0, 0, false, verb_bench },
         { "doctor", "[CODE]", "why CUDA IPC does not work here, and what to do",
           "Looks at the socket, who you are to the daemon, namespaces, /dev/shm, the driver, devices and limits, then "

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens shared memory by name, reads it where it lies and prints its size and a checksum.
+/* Opens shared memory by name, reads it and prints its size, its place and a checksum.
  *
  *     consumer NAME [WAIT_MS]
  *
  * Waits at most WAIT_MS (default 10000) for a producer to make it, and as long again for the producer to seal it, which
- * says that it is complete. Nothing is copied, and a mistaken write would fault: the mapping is read-only. */
+ * says that it is complete. In host memory it is read where it lies, and a mistaken write would fault: the mapping is read-only. On a GPU a
+ * kernel could work on it where it lies; here it is copied to the host, to be looked at. Mapped while no context is current, it is for the
+ * GPU that holds it or, when that one is hidden, for the first. */
 #include <err.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,6 +15,10 @@
 #include <time.h>
 
 #include <gpuipc.h>
+
+#define STEP ((size_t)4 << 20)
+
+/* ---- waiting for the producer ----------------------------------------------------------------------------- */
 
 struct look {
         const char *id;
@@ -53,11 +59,34 @@ static void wait_sealed(gpuipc_client *client, gpuipc_watch *watch, const gpuipc
         }
 }
 
+/* ---- reading ---------------------------------------------------------------------------------------------- */
+
 /* 64-bit FNV-1a. */
-static uint64_t checksum(const unsigned char *bytes, size_t n) {
-        uint64_t sum = UINT64_C(0xcbf29ce484222325);
+static uint64_t checksum(uint64_t sum, const unsigned char *bytes, size_t n) {
         for (size_t i = 0; i < n; i++)
                 sum = (sum ^ bytes[i]) * UINT64_C(0x100000001b3);
+        return sum;
+}
+
+/* `memory` is where it is mapped. */
+static uint64_t read_all(gpuipc_buffer *buffer, const unsigned char *memory) {
+        size_t n = (size_t)gpuipc_buffer_size(buffer);
+        uint64_t sum = UINT64_C(0xcbf29ce484222325);
+        unsigned char *step;
+        gpuipc_error error;
+
+        if (gpuipc_buffer_cuda_device(buffer) < 0) /* the host's */
+                return checksum(sum, memory, n);
+        step = malloc(STEP);
+        if (!step)
+                err(1, NULL);
+        for (size_t done = 0; done < n; done += STEP) {
+                size_t some = n - done < STEP ? n - done : STEP;
+                if (gpuipc_buffer_read(buffer, (int64_t)done, step, some, &error) != 0)
+                        errx(1, "%s", error.message);
+                sum = checksum(sum, step, some);
+        }
+        free(step);
         return sum;
 }
 
@@ -84,8 +113,9 @@ int main(int argc, char **argv) {
         wait_sealed(client, watch, buffer, options.wait_ms);
         gpuipc_watch_free(watch);
 
-        printf("%s: %" PRId64 " bytes, checksum %016" PRIx64 "\n", argv[1], gpuipc_buffer_size(buffer),
-               checksum(memory, (size_t)gpuipc_buffer_size(buffer)));
+        printf("%s: %" PRId64 " bytes on %s%s, checksum %016" PRIx64 "\n", argv[1], gpuipc_buffer_size(buffer),
+               gpuipc_buffer_device(buffer), gpuipc_buffer_is_peer(buffer) ? " (read over peer access, which is slower)" : "",
+               read_all(buffer, memory));
 
         if (gpuipc_release(buffer, &error) != 0)
                 warnx("%s", error.message);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts something into shared memory and holds it until it is told to stop.
+/* Puts something into shared memory, of the host or of a GPU, and holds it until it is told to stop.
  *
- *     producer NAME SIZE         SIZE bytes of a pattern
- *     producer NAME FILE         the bytes of a file
+ *     producer NAME SIZE [DEVICE]         SIZE bytes of a pattern
+ *     producer NAME FILE [DEVICE]         the bytes of a file
  *
- * Seals the buffer once it is filled, which tells consumers that it is complete, and prints one line. Ends on SIGINT or
- * SIGTERM; the memory goes when its last consumer does. */
+ * DEVICE is "host" or a GPU's UUID; without one it is the daemon's choice. Seals the buffer once it is filled, which tells consumers that
+ * it is complete, and prints one line. Ends on SIGINT or SIGTERM; the memory goes when its last consumer does. The library finds the GPU's
+ * driver at run time and copies by it, so no CUDA runtime is needed; a kernel would write to the pointer of gpuipc_buffer_map(). */
 #include <ctype.h>
 #include <err.h>
 #include <errno.h>
@@ -18,23 +19,48 @@
 
 #include <gpuipc.h>
 
+#define STEP ((size_t)4 << 20)
+
 /* Byte i of the pattern: no two neighbouring pages are alike. */
 static unsigned char pattern(size_t i) {
         return (unsigned char)(i * 31 + (i >> 12) * 7);
 }
 
-static void read_file(int fd, unsigned char *to, size_t n) {
-        while (n > 0) {
-                ssize_t r = read(fd, to, n);
+/* As much as there is room for, or the end: how many bytes. */
+static size_t read_some(int fd, unsigned char *to, size_t n) {
+        size_t done = 0;
+
+        while (done < n) {
+                ssize_t r = read(fd, to + done, n - done);
                 if (r < 0 && errno == EINTR)
                         continue;
                 if (r < 0)
                         err(1, "read");
                 if (r == 0)
-                        errx(1, "the file became shorter while it was read");
-                to += r;
-                n -= (size_t)r;
+                        break;
+                done += (size_t)r;
         }
+        return done;
+}
+
+/* In steps, so that it does for memory of a GPU too; in host memory one could as well write where gpuipc_buffer_map() says. `fd` -1: a
+ * pattern. */
+static void fill(gpuipc_buffer *buffer, size_t n, int fd) {
+        unsigned char *step = malloc(STEP);
+        gpuipc_error error;
+
+        if (!step)
+                err(1, NULL);
+        for (size_t done = 0; done < n; done += STEP) {
+                size_t some = n - done < STEP ? n - done : STEP;
+                if (fd >= 0 && read_some(fd, step, some) < some)
+                        errx(1, "the file became shorter while it was read");
+                for (size_t i = 0; fd < 0 && i < some; i++)
+                        step[i] = pattern(done + i);
+                if (gpuipc_buffer_write(buffer, (int64_t)done, step, some, &error) != 0)
+                        errx(1, "%s", error.message);
+        }
+        free(step);
 }
 
 /* A size in bytes, or -1 when the text is none. */
@@ -54,13 +80,12 @@ int main(int argc, char **argv) {
         gpuipc_client *client;
         gpuipc_buffer *buffer;
         gpuipc_error error;
-        void *memory;
         long long size;
         int fd = -1, signal_number;
         sigset_t stop;
 
-        if (argc != 3)
-                errx(2, "usage: producer NAME SIZE|FILE");
+        if (argc < 3 || argc > 4)
+                errx(2, "usage: producer NAME SIZE|FILE [DEVICE]");
 
         /* Blocked from the start, so that a signal is never lost. */
         sigemptyset(&stop);
@@ -78,22 +103,18 @@ int main(int argc, char **argv) {
         }
 
         options.name = argv[1];
+        options.device = argc > 3 ? argv[3] : NULL;
         options.mode = "0644"; /* everyone may open it read-only */
         options.label = "producer";
         if (gpuipc_connect(NULL, &client, &error) != 0 ||
-            gpuipc_allocate(client, size, &options, &buffer, &error) != 0 ||
-            gpuipc_buffer_map(buffer, &memory, &error) != 0)
+            gpuipc_allocate(client, size, &options, &buffer, &error) != 0)
                 errx(1, "%s", error.message);
 
-        if (fd >= 0)
-                read_file(fd, memory, (size_t)size);
-        else
-                for (size_t i = 0; i < (size_t)size; i++)
-                        ((unsigned char *)memory)[i] = pattern(i);
+        fill(buffer, (size_t)size, fd);
 
         if (gpuipc_seal(client, gpuipc_buffer_id(buffer), &error) != 0)
                 errx(1, "%s", error.message);
-        printf("ready: %s, %lld bytes, buffer %s\n", argv[1], size, gpuipc_buffer_id(buffer));
+        printf("ready: %s, %lld bytes on %s, buffer %s\n", argv[1], size, gpuipc_buffer_device(buffer), gpuipc_buffer_id(buffer));
         fflush(stdout);
         sigwait(&stop, &signal_number);
 

@@ -18,7 +18,8 @@ static const struct line_kind *const several[] = { &line_broadcast, &line_pipe, 
 static const size_t sizes[] = { 256, 64 << 10, 4 << 20 };
 
 static double one(const struct gpuipcd *daemon, const struct line_kind *kind, int n_receivers, size_t size) {
-        struct trial trial = { .kind = kind, .socket_path = daemon->socket, .item_bytes = size, .n_receivers = n_receivers, .usec = USEC };
+        struct trial trial = { .kind = kind, .socket_path = daemon->socket, .device = "host", .item_bytes = size,
+                               .n_receivers = n_receivers, .usec = USEC };
         struct trial_result result = { .p50_usec = 0 };
 
         if (n_receivers == 1)

@@ -16,25 +16,9 @@
 #include <unistd.h>
 
 #include "client/deadline.h"
-#include "stage.h"
+#include "pair.h"
 #include "tests/support/fds.h"
 #include "tests/support/wait.h"
-
-static struct stage stage;
-static struct ring *producer, *consumer;
-static struct ring_item item;
-
-static void begin(enum ring_mode mode, enum ring_policy policy, uint32_t n_slots) {
-        stage_init(&stage, mode, policy, n_slots, 4096);
-        producer = stage_join(&stage, RING_PRODUCER);
-        consumer = stage_join(&stage, RING_CONSUMER);
-}
-
-static void end(void) {
-        ring_free(producer);
-        ring_free(consumer);
-        stage_deinit(&stage);
-}
 
 /* ---- joining ---------------------------------------------------------------------------------------------- */
 
@@ -75,7 +59,7 @@ START_TEST(a_bad_page_is_named) {
         int fd = memfd_create("ring", MFD_CLOEXEC | MFD_ALLOW_SEALING), unsealable = open("/dev/null", O_RDWR | O_CLOEXEC);
 
         check_fd_count_begin();
-        begin(RING_QUEUE, RING_BLOCK, 40);
+        pair_open(RING_QUEUE, RING_BLOCK, 40);
         expect_refused(-1, 0, -EBADF, "");
         expect_refused(unsealable, 0, -EINVAL, "");
         expect_refused(fd, 0, -EPROTO, "sealed");
@@ -93,7 +77,7 @@ START_TEST(a_bad_page_is_named) {
         stage.page->version--;
         stage.page->mode = 0;
         expect_refused(stage.fd, 0, -EPROTO, "mode");
-        end();
+        pair_close();
         check_fd_count_end();
         (void)close(fd);
         (void)close(unsealable);
@@ -103,7 +87,7 @@ END_TEST
 /* ---- a queue ---------------------------------------------------------------------------------------------- */
 
 START_TEST(a_queue_keeps_order_over_many_laps) {
-        begin(RING_QUEUE, RING_BLOCK, 3);
+        pair_open(RING_QUEUE, RING_BLOCK, 3);
         for (uint64_t i = 0; i < 300; i += 3) {
                 for (uint64_t k = 0; k < 3; k++)
                         put(producer, i + k);
@@ -114,22 +98,22 @@ START_TEST(a_queue_keeps_order_over_many_laps) {
                 ck_assert_int_eq(ring_take(consumer, 0, &item), RING_TIMED_OUT);
                 ck_assert_uint_eq(ring_peek_depth(producer), 0);
         }
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(who_may_do_what) {
-        begin(RING_QUEUE, RING_BLOCK, 3);
+        pair_open(RING_QUEUE, RING_BLOCK, 3);
         ck_assert_int_eq(ring_take(producer, 0, &item), -EPERM);
         ck_assert_int_eq(ring_begin_produce(consumer, 0, &item), -EPERM);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(what_does_not_fit_stays_in_hand) {
         unsigned char meta[65] = { 0 };
 
-        begin(RING_QUEUE, RING_BLOCK, 1);
+        pair_open(RING_QUEUE, RING_BLOCK, 1);
         ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
         ck_assert_int_eq(ring_publish(producer, &item, 4097, NULL, 0, 0), -EMSGSIZE);
         ck_assert_int_eq(ring_publish(producer, &item, 1, meta, 65, 0), -EMSGSIZE);
@@ -138,12 +122,12 @@ START_TEST(what_does_not_fit_stays_in_hand) {
         ck_assert_int_eq(ring_take(consumer, 0, &item), RING_OK);
         ck_assert_uint_eq(item.size, 4096);
         ck_assert_uint_eq(item.n_meta, 64);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(what_is_cancelled_is_not_seen) {
-        begin(RING_QUEUE, RING_BLOCK, 2);
+        pair_open(RING_QUEUE, RING_BLOCK, 2);
         for (int i = 0; i < 5; i++) {
                 ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
                 ck_assert_int_eq(ring_cancel(producer, &item), RING_OK);
@@ -151,14 +135,14 @@ START_TEST(what_is_cancelled_is_not_seen) {
         put(producer, 7);
         ck_assert_uint_eq(get(consumer), 7);
         ck_assert_int_eq(ring_take(consumer, 0, &item), RING_TIMED_OUT);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(several_may_be_in_hand_and_come_back_in_any_order) {
         struct ring_item first, second;
 
-        begin(RING_QUEUE, RING_BLOCK, 2);
+        pair_open(RING_QUEUE, RING_BLOCK, 2);
         put(producer, 1);
         put(producer, 2);
         ck_assert_int_eq(ring_take(consumer, 0, &first), RING_OK);
@@ -171,7 +155,7 @@ START_TEST(several_may_be_in_hand_and_come_back_in_any_order) {
         put(producer, 4);
         ck_assert_uint_eq(get(consumer), 3);
         ck_assert_uint_eq(get(consumer), 4);
-        end();
+        pair_close();
 }
 END_TEST
 
@@ -179,7 +163,7 @@ START_TEST(a_slow_producer_is_not_overtaken) {
         struct ring *other;
         struct ring_item slow;
 
-        begin(RING_QUEUE, _i ? RING_DROP_OLDEST : RING_BLOCK, 2);
+        pair_open(RING_QUEUE, _i ? RING_DROP_OLDEST : RING_BLOCK, 2);
         other = stage_join(&stage, RING_PRODUCER);
         ck_assert_int_eq(ring_begin_produce(producer, 0, &slow), RING_OK);
         put(other, 2);
@@ -189,14 +173,14 @@ START_TEST(a_slow_producer_is_not_overtaken) {
         ck_assert_uint_eq(get(consumer), 1);
         ck_assert_uint_eq(get(consumer), 2);
         ring_free(other);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(the_oldest_is_dropped_and_counted) {
         static struct ring_stats stats;
 
-        begin(RING_QUEUE, RING_DROP_OLDEST, 4);
+        pair_open(RING_QUEUE, RING_DROP_OLDEST, 4);
         for (uint64_t i = 0; i < 10; i++)
                 put(producer, i);
         ck_assert_uint_eq(take(consumer, &item), 6);
@@ -210,14 +194,14 @@ START_TEST(the_oldest_is_dropped_and_counted) {
         ck_assert_int_eq(ring_take(consumer, 0, &item), RING_TIMED_OUT);
         ring_stats(consumer, &stats);
         ck_assert_uint_eq(stats.members[0].drops, 7);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(closed_is_the_end_once_it_is_empty) {
         struct ring_item late;
 
-        begin(RING_QUEUE, RING_BLOCK, 4);
+        pair_open(RING_QUEUE, RING_BLOCK, 4);
         put(producer, 1);
         ck_assert_int_eq(ring_begin_produce(producer, 0, &late), RING_OK);
         ring_close(consumer);
@@ -227,12 +211,12 @@ START_TEST(closed_is_the_end_once_it_is_empty) {
         ck_assert_int_eq(ring_publish(producer, &late, 2, &(uint64_t){ 2 }, 8, 0), RING_OK);
         ck_assert_uint_eq(get(consumer), 2);
         ck_assert_int_eq(ring_take(consumer, DEADLINE_NONE, &item), RING_CLOSED);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(fences_go_with_the_items) {
-        begin(RING_QUEUE, RING_BLOCK, 1);
+        pair_open(RING_QUEUE, RING_BLOCK, 1);
         ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
         ck_assert_uint_eq(item.produced, 0);
         ck_assert_uint_eq(item.consumed, 0);
@@ -246,7 +230,7 @@ START_TEST(fences_go_with_the_items) {
         ck_assert_uint_eq(item.produced, 41);
         ck_assert_uint_eq(item.consumer, ring_me(consumer));
         ck_assert_uint_eq(item.consumed, RING_FENCE_MAX);
-        end();
+        pair_close();
 }
 END_TEST
 
@@ -257,7 +241,7 @@ START_TEST(everyone_gets_everything) {
         struct ring *other;
         uint64_t fences[RING_MEMBERS];
 
-        begin(RING_BROADCAST, RING_BLOCK, 2);
+        pair_open(RING_BROADCAST, RING_BLOCK, 2);
         put(producer, 1);
         other = stage_join(&stage, RING_CONSUMER);
         put(producer, 2);
@@ -283,14 +267,14 @@ START_TEST(everyone_gets_everything) {
         ck_assert_int_eq(ring_leave(other), RING_OK);
         ck_assert_uint_eq(ring_reader_fences(producer, fences), 2);
         ring_free(other);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(a_laggard_loses_the_oldest_and_is_told_how_many) {
         static struct ring_stats stats;
 
-        begin(RING_BROADCAST, RING_DROP_OLDEST, 4);
+        pair_open(RING_BROADCAST, RING_DROP_OLDEST, 4);
         for (uint64_t i = 0; i < 10; i++)
                 put(producer, i);
         ck_assert_uint_eq(take(consumer, &item), 6);
@@ -302,18 +286,18 @@ START_TEST(a_laggard_loses_the_oldest_and_is_told_how_many) {
         ck_assert_int_eq(ring_take(consumer, 0, &item), RING_TIMED_OUT);
         ring_stats(producer, &stats);
         ck_assert_uint_eq(stats.members[1].drops, 6);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(without_consumers_a_broadcast_goes_on) {
-        begin(RING_BROADCAST, RING_BLOCK, 2);
+        pair_open(RING_BROADCAST, RING_BLOCK, 2);
         ck_assert_int_eq(ring_leave(consumer), RING_OK);
         ck_assert_int_eq(ring_leave(consumer), RING_GONE);
         ck_assert_int_eq(ring_take(consumer, 0, &item), RING_GONE);
         for (uint64_t i = 0; i < 10; i++)
                 put(producer, i);
-        end();
+        pair_close();
 }
 END_TEST
 
@@ -353,14 +337,14 @@ static void expect_woken(struct waiter *waiter, int r) {
 START_TEST(a_deadline_is_kept) {
         int64_t before = clock_usec();
 
-        begin(_i & 1 ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 1);
+        pair_open(_i & 1 ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 1);
         ck_assert_int_eq(ring_take(consumer, before + 20000, &item), RING_TIMED_OUT);
         ck_assert_int_ge(clock_usec(), before + 20000);
         put(producer, 1);
         before = clock_usec();
         ck_assert_int_eq(ring_begin_produce(producer, before + 20000, &item), RING_TIMED_OUT);
         ck_assert_int_ge(clock_usec(), before + 20000);
-        end();
+        pair_close();
 }
 END_TEST
 
@@ -368,7 +352,7 @@ START_TEST(what_changes_wakes) {
         struct waiter taker = { .call = ring_take }, maker = { .call = ring_begin_produce };
         uint64_t n_sleeps, n_wakes;
 
-        begin(_i & 1 ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 1);
+        pair_open(_i & 1 ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 1);
         taker.ring = consumer;
         start_waiting(&taker);
         put(producer, 9);
@@ -380,14 +364,14 @@ START_TEST(what_changes_wakes) {
         ck_assert_int_eq(ring_release(consumer, &taker.item, 0), RING_OK);
         expect_woken(&maker, RING_OK);
         ck_assert_uint_eq(stage.page->items.waiting | stage.page->room.waiting, 0);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(end_of_waiting_for_other_reasons) {
         struct waiter taker = { .call = ring_take };
 
-        begin(RING_QUEUE, RING_BLOCK, 1);
+        pair_open(RING_QUEUE, RING_BLOCK, 1);
         taker.ring = consumer;
         start_waiting(&taker);
         if (_i == 0)
@@ -395,14 +379,14 @@ START_TEST(end_of_waiting_for_other_reasons) {
         else
                 ring_stop(consumer);
         expect_woken(&taker, RING_CLOSED);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(a_death_wakes) {
         struct waiter taker = { .call = ring_take };
 
-        begin(_i & 1 ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 1);
+        pair_open(_i & 1 ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 1);
         ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
         taker.ring = consumer;
         start_waiting(&taker);
@@ -410,12 +394,12 @@ START_TEST(a_death_wakes) {
         expect_woken(&taker, RING_BROKEN);
         ck_assert_uint_eq(taker.item.producer, ring_me(producer));
         ck_assert_uint_eq(taker.item.ticket, item.ticket);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(readiness_takes_nothing) {
-        begin(_i & 1 ? RING_BROADCAST : RING_QUEUE, _i & 2 ? RING_DROP_OLDEST : RING_BLOCK, 1);
+        pair_open(_i & 1 ? RING_BROADCAST : RING_QUEUE, _i & 2 ? RING_DROP_OLDEST : RING_BLOCK, 1);
         ck_assert_int_eq(ring_wait(consumer, 0), RING_TIMED_OUT);
         ck_assert_int_eq(ring_wait(producer, 0), RING_OK);
         put(producer, 5);
@@ -423,7 +407,7 @@ START_TEST(readiness_takes_nothing) {
         ck_assert_int_eq(ring_wait(consumer, 0), RING_OK);
         ck_assert_int_eq(ring_wait(consumer, 0), RING_OK);
         ck_assert_uint_eq(get(consumer), 5);
-        end();
+        pair_close();
 }
 END_TEST
 
@@ -463,7 +447,7 @@ static void *consume_shared(void *data) {
 START_TEST(threads_may_share_a_ring) {
         pthread_t threads[5];
 
-        begin(RING_QUEUE, RING_BLOCK, 2);
+        pair_open(RING_QUEUE, RING_BLOCK, 2);
         atomic_store(&threads_left, 2);
         for (int i = 0; i < 5; i++)
                 ck_assert_int_eq(pthread_create(&threads[i], NULL, i < 2 ? produce_shared : consume_shared, NULL), 0);
@@ -475,7 +459,7 @@ START_TEST(threads_may_share_a_ring) {
         for (int i = 0; i < N_SHARED; i++)
                 ck_assert_uint_eq(seen[i], 1);
         ck_assert_uint_eq(stage.page->items.waiting | stage.page->room.waiting, 0);
-        end();
+        pair_close();
 }
 END_TEST
 
@@ -502,7 +486,7 @@ START_TEST(a_steady_flow_makes_no_system_call) {
         }
         for (int breaks = 0; breaks < 2; breaks++) {
                 int status;
-                begin(_i & 1 ? RING_BROADCAST : RING_QUEUE, _i & 2 ? RING_DROP_OLDEST : RING_BLOCK, 2);
+                pair_open(_i & 1 ? RING_BROADCAST : RING_QUEUE, _i & 2 ? RING_DROP_OLDEST : RING_BLOCK, 2);
                 makes_one = breaks;
                 pid_t pid = fork();
                 if (pid == 0)
@@ -510,7 +494,7 @@ START_TEST(a_steady_flow_makes_no_system_call) {
                 ck_assert_int_eq(waitpid(pid, &status, 0), pid);
                 /* The second child makes one, so that the first one's silence means something. */
                 ck_assert_int_eq(breaks ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0, 1);
-                end();
+                pair_close();
         }
 }
 END_TEST

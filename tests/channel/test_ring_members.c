@@ -6,30 +6,14 @@
 #include <string.h>
 
 #include "client/deadline.h"
-#include "stage.h"
-
-static struct stage stage;
-static struct ring *producer, *consumer;
-static struct ring_item item;
-
-static void begin(enum ring_mode mode, enum ring_policy policy, uint32_t n_slots) {
-        stage_init(&stage, mode, policy, n_slots, 4096);
-        producer = stage_join(&stage, RING_PRODUCER);
-        consumer = stage_join(&stage, RING_CONSUMER);
-}
-
-static void end(void) {
-        ring_free(producer);
-        ring_free(consumer);
-        stage_deinit(&stage);
-}
+#include "pair.h"
 
 /* ---- deaths ----------------------------------------------------------------------------------------------- */
 
 START_TEST(only_a_dead_mark_lets_others_finish) {
         struct ring *other;
 
-        begin(RING_QUEUE, RING_BLOCK, 1);
+        pair_open(RING_QUEUE, RING_BLOCK, 1);
         other = stage_join(&stage, RING_PRODUCER);
         ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
         for (int i = 0; i < 4; i++) {
@@ -55,14 +39,14 @@ START_TEST(only_a_dead_mark_lets_others_finish) {
         put(other, 4);
         ck_assert_uint_eq(get(consumer), 4);
         ring_free(other);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(a_dead_consumers_slot_comes_back) {
         struct ring *other;
 
-        begin(_i ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 1);
+        pair_open(_i ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 1);
         other = stage_join(&stage, RING_CONSUMER);
         put(producer, 1);
         if (_i)
@@ -74,7 +58,7 @@ START_TEST(a_dead_consumers_slot_comes_back) {
         ck_assert_uint_eq(get(other), 2);
         ck_assert_int_eq(ring_release(consumer, &item, 0), RING_GONE);
         ring_free(other);
-        end();
+        pair_close();
 }
 END_TEST
 
@@ -83,7 +67,7 @@ START_TEST(reaping_twice_is_reaping_once) {
         struct ring *heir = NULL;
         char *before;
 
-        begin(RING_QUEUE, RING_BLOCK, 8);
+        pair_open(RING_QUEUE, RING_BLOCK, 8);
         put(producer, 1);
         ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
         put(producer, 3);
@@ -114,7 +98,7 @@ START_TEST(reaping_twice_is_reaping_once) {
         ck_assert_uint_eq(get(consumer), 3);
         ck_assert_uint_eq(get(consumer), 4);
         ring_free(heir);
-        end();
+        pair_close();
 }
 END_TEST
 
@@ -122,7 +106,7 @@ END_TEST
 START_TEST(a_number_waits_for_all_who_reap_its_holder) {
         struct ring *other;
 
-        begin(RING_QUEUE, RING_BLOCK, 4);
+        pair_open(RING_QUEUE, RING_BLOCK, 4);
         other = stage_join(&stage, RING_CONSUMER);
         ring_mark_dead(consumer, 0, 1);
         ck_assert_int_eq(ring_reap(consumer, 0, 1, 7), RING_OK);
@@ -146,7 +130,7 @@ START_TEST(a_number_waits_for_all_who_reap_its_holder) {
                 ck_assert_uint_eq(stage.page->members[0].helpers, 0);
         }
         ring_free(other);
-        end();
+        pair_close();
 }
 END_TEST
 
@@ -154,7 +138,7 @@ START_TEST(an_unfinished_fence_breaks_what_was_published) {
         struct ring_item in_hand, good;
         bool queue = _i == 0;
 
-        begin(queue ? RING_QUEUE : RING_BROADCAST, RING_BLOCK, 4);
+        pair_open(queue ? RING_QUEUE : RING_BROADCAST, RING_BLOCK, 4);
         for (uint64_t value = 1; value <= 4; value++) {
                 ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
                 ck_assert_int_eq(ring_publish(producer, &item, value, &value, sizeof(value), value), RING_OK);
@@ -181,7 +165,7 @@ START_TEST(an_unfinished_fence_breaks_what_was_published) {
                 ck_assert(ring_is_broken(consumer, &in_hand));
                 ck_assert(ring_is_broken(consumer, &good) == (generation > 2));
         }
-        end();
+        pair_close();
 }
 END_TEST
 
@@ -189,7 +173,7 @@ START_TEST(one_who_leaves_leaves_nothing) {
         struct ring *other;
         struct ring_item second;
 
-        begin(RING_QUEUE, RING_BLOCK, 2);
+        pair_open(RING_QUEUE, RING_BLOCK, 2);
         other = stage_join(&stage, RING_CONSUMER);
         put(producer, 1);
         ck_assert_uint_eq(take(other, &item), 1);
@@ -207,12 +191,12 @@ START_TEST(one_who_leaves_leaves_nothing) {
                 ck_assert_uint_eq(get(consumer), i);
         }
         ring_free(other);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(one_declared_left_neither_reads_on_nor_holds_others_up) {
-        begin(RING_BROADCAST, RING_BLOCK, 1);
+        pair_open(RING_BROADCAST, RING_BLOCK, 1);
         put(producer, 1);
         if (_i)
                 ck_assert_uint_eq(take(consumer, &item), 1);
@@ -225,7 +209,7 @@ START_TEST(one_declared_left_neither_reads_on_nor_holds_others_up) {
         put(producer, 2);
         put(producer, 3);
         ck_assert_int_eq(ring_take(consumer, 0, &item), RING_GONE);
-        end();
+        pair_close();
 }
 END_TEST
 
@@ -265,19 +249,19 @@ static void scribble(int how) {
 #define N_SCRIBBLES 9
 
 START_TEST(a_scribble_costs_the_channel_and_no_more) {
-        begin(_i & 1 ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 2);
+        pair_open(_i & 1 ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 2);
         put(producer, 1);
         scribble(_i / 2);
         ck_assert_int_eq(ring_take(consumer, 0, &item), RING_CORRUPT);
         ck_assert_int_eq(ring_take(consumer, DEADLINE_NONE, &item), RING_CORRUPT);
         ck_assert_int_eq(ring_leave(consumer), RING_CORRUPT);
         ck_assert_ptr_nonnull(strstr(ring_verdict_sentence(RING_CORRUPT), "corrupt"));
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(a_scribble_is_seen_by_producers) {
-        begin(_i & 1 ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 2);
+        pair_open(_i & 1 ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 2);
         put(producer, 1);
         switch (_i / 2) {
         case 0: stage.page->tail = UINT64_MAX; break;
@@ -286,26 +270,26 @@ START_TEST(a_scribble_is_seen_by_producers) {
         default: slot(1)->word = 0; break;
         }
         ck_assert_int_eq(ring_begin_produce(producer, DEADLINE_NONE, &item), RING_CORRUPT);
-        end();
+        pair_close();
 }
 END_TEST
 
 START_TEST(what_was_in_hand_and_is_not_any_more) {
-        begin(RING_QUEUE, RING_BLOCK, 2);
+        pair_open(RING_QUEUE, RING_BLOCK, 2);
         ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
         slot(0)->word = ring_word(0, 9, RING_CLAIMED);
         ck_assert_int_eq(_i ? ring_cancel(producer, &item) : ring_publish(producer, &item, 0, NULL, 0, 0), RING_CORRUPT);
-        end();
+        pair_close();
 }
 END_TEST
 
 /* An item that its holder made up leads nowhere outside. */
 START_TEST(a_foreign_item_is_no_index) {
-        begin(RING_QUEUE, RING_BLOCK, 2);
+        pair_open(RING_QUEUE, RING_BLOCK, 2);
         memset(&item, 0xff, sizeof(item));
         ck_assert_int_eq(ring_publish(producer, &item, 1, NULL, 0, 0), RING_CORRUPT);
         ck_assert_int_eq(ring_release(consumer, &item, 1), RING_CORRUPT);
-        end();
+        pair_close();
 }
 END_TEST
 

@@ -22,6 +22,7 @@ static const char *const entries[] = {
         "cuMemsetD32_v2", "cuMemsetD32Async", "cuMemHostAlloc", "cuMemAllocHost_v2", "cuMemFreeHost", "cuCtxGetStreamPriorityRange",
         "cuStreamCreate", "cuStreamCreateWithPriority", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuStreamQuery", "cuStreamGetCtx",
         "cuStreamWaitEvent", "cuStreamWaitValue32_v2", "cuStreamWaitValue64_v2", "cuStreamWriteValue32_v2", "cuStreamWriteValue64_v2",
+        "cuStreamBatchMemOp_v2",
         "cuLaunchHostFunc", "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventQuery", "cuEventSynchronize",
         /* the runtime */
         "cudaGetDeviceCount", "cudaGetDevice", "cudaSetDevice", "cudaDeviceSynchronize", "cudaDeviceReset", "cudaDeviceCanAccessPeer",

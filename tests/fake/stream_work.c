@@ -9,6 +9,8 @@
 
 #include "driver.h"
 
+#define BATCH_MAX 256
+
 static void *address(CUdeviceptr pointer) {
         return (void *)(uintptr_t)pointer;
 }
@@ -110,6 +112,39 @@ EXPORT CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuin
 
 EXPORT CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) {
         return DRIVER_CALL(stream_device(stream), write_value(stream, addr, 8, value, flags));
+}
+
+/* In this order, up to the first that is refused. */
+static CUresult batch(CUstream stream, unsigned n, const CUstreamBatchMemOpParams *params, unsigned flags) {
+        if (!params || n == 0 || n > BATCH_MAX || flags)
+                return CUDA_ERROR_INVALID_VALUE;
+        for (unsigned i = 0; i < n; i++) {
+                const CUstreamBatchMemOpParams *each = &params[i];
+                CUresult result = CUDA_ERROR_INVALID_VALUE;
+
+                switch (each->operation) {
+                case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+                        result = wait_value(stream, each->waitValue.address, 4, each->waitValue.value, each->waitValue.flags);
+                        break;
+                case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+                        result = wait_value(stream, each->waitValue.address, 8, each->waitValue.value64, each->waitValue.flags);
+                        break;
+                case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+                        result = write_value(stream, each->writeValue.address, 4, each->writeValue.value, each->writeValue.flags);
+                        break;
+                case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+                        result = write_value(stream, each->writeValue.address, 8, each->writeValue.value64, each->writeValue.flags);
+                        break;
+                default: break;
+                }
+                if (result != CUDA_SUCCESS)
+                        return result;
+        }
+        return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags) {
+        return DRIVER_CALL(stream_device(stream), batch(stream, count, paramArray, flags));
 }
 
 static CUresult run_call(struct work *work) {

@@ -186,13 +186,18 @@ static int by_size(const void *a, const void *b) {
         return (x > y) - (x < y);
 }
 
-static void tell(double *times, uint64_t n, uint64_t bad) {
+static void tell(double *times, uint64_t n, uint64_t bad, uint64_t sleeps) {
         qsort(times, (size_t)n, sizeof(*times), by_size);
-        printf("ok %.2f %.2f %" PRIu64 "\n", times[n / 2], times[n - 1 - n / 100], bad);
+        printf("ok %.2f %.2f %" PRIu64 " %" PRIu64 "\n", times[n / 2], times[n - 1 - n / 100], bad, sleeps);
+}
+
+static uint64_t sleeps_of(gpuipc_channel *channel) {
+        gpuipc_channel_stats stats = GPUIPC_CHANNEL_STATS_INIT;
+        return gpuipc_channel_get_stats(channel, &stats, NULL) == GPUIPC_OK ? stats.sleeps : 0;
 }
 
 /* handoff OUT IN N MODE: an item there and one back, waited for, one after the other: the median and the 99th of a hundred of half that
- * time in usec, and words that were not the item's. handback IN OUT N MODE is the other side. */
+ * time in usec, words that were not the item's, and how often this side slept. handback IN OUT N MODE is the other side. */
 static void do_handoff(char **words) {
         bool first = strcmp(words[0], "handoff") == 0;
         struct held *out = find(words[first ? 1 : 2]), *in = find(words[first ? 2 : 1]);
@@ -217,7 +222,7 @@ static void do_handoff(char **words) {
         if (r == 0)
                 r = kernels_slots_end(&bad);
         if (r == 0)
-                tell(times, n, bad);
+                tell(times, n, bad, sleeps_of(in->channel) + sleeps_of(out->channel));
         else
                 agent_refused(&error);
         free(times);

@@ -3,6 +3,7 @@
  *
  *     cost SOCKET ROUNDS SIZE...   a line for each size and operation: medians in microseconds
  *     cost idle                    a process that called cuInit() and nothing else; holds until told to stop
+ *     cost calls                   medians, in microseconds, of the driver's calls that order streams
  *
  * Bare: a second process without a context makes memory and exports it, as the daemon does, and passes the descriptor over a
  * socket; this one imports and maps it, as the library does. `driver` is the time inside those calls alone, `bare` the whole of
@@ -313,6 +314,71 @@ static int hold_idle(void) {
         return 0;
 }
 
+/* ---- calls that order streams ----------------------------------------------------------------------------- */
+
+#define CALLS_ROUNDS 2000
+#define CALLS_SETTLE 32 /* rounds, so that the stream never holds up its caller */
+enum { CALL_WRITE, CALL_WAIT, CALL_BOTH, CALL_CONTEXTS, CALL_DEVICE, N_CALLS };
+
+static void write_and_wait(CUstream stream, CUdeviceptr at, uint64_t value) {
+        CUstreamBatchMemOpParams both[2] = { 0 };
+
+        both[0].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+        both[0].writeValue.address = at;
+        both[0].writeValue.value64 = value;
+        both[1].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+        both[1].waitValue.address = at;
+        both[1].waitValue.value64 = value;
+        both[1].waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+        check(cuStreamBatchMemOp(stream, 2, both, 0), "cuStreamBatchMemOp");
+}
+
+static void time_calls(CUstream stream, CUdeviceptr at, uint64_t value, double ret_usec[N_CALLS]) {
+        double t[N_CALLS + 1];
+        CUcontext context;
+        CUdevice device;
+
+        t[CALL_WRITE] = now_usec();
+        check(cuStreamWriteValue64(stream, at, value, 0), "cuStreamWriteValue64");
+        t[CALL_WAIT] = now_usec();
+        check(cuStreamWaitValue64(stream, at, value, CU_STREAM_WAIT_VALUE_GEQ), "cuStreamWaitValue64");
+        t[CALL_BOTH] = now_usec();
+        write_and_wait(stream, at, value);
+        t[CALL_CONTEXTS] = now_usec();
+        check(cuStreamGetCtx(stream, &context), "cuStreamGetCtx");
+        check(cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+        t[CALL_DEVICE] = now_usec();
+        check(cuCtxGetDevice(&device), "cuCtxGetDevice");
+        t[N_CALLS] = now_usec();
+        for (int i = 0; i < N_CALLS; i++)
+                ret_usec[i] = t[i + 1] - t[i];
+}
+
+static int measure_calls(void) {
+        static double times[N_CALLS][CALLS_ROUNDS];
+        CUcontext context;
+        CUstream stream;
+        CUdeviceptr at;
+
+        check(cuInit(0), "cuInit");
+        check(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+        check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+        check(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        check(cuMemAlloc(&at, 4096), "cuMemAlloc");
+        for (int i = 0; i < CALLS_ROUNDS; i++) {
+                double usec[N_CALLS];
+
+                time_calls(stream, at, (uint64_t)i + 1, usec);
+                for (int what = 0; what < N_CALLS; what++)
+                        times[what][i] = usec[what];
+                if (i % CALLS_SETTLE == 0)
+                        check(cuStreamSynchronize(stream), "cuStreamSynchronize");
+        }
+        for (int what = 0; what < N_CALLS; what++)
+                printf("%.2f%s", median(times[what], CALLS_ROUNDS), what + 1 < N_CALLS ? " " : "\n");
+        return 0;
+}
+
 int main(int argc, char **argv) {
         gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
         int talk[2], rounds = argc > 2 ? atoi(argv[2]) : 0;
@@ -323,8 +389,10 @@ int main(int argc, char **argv) {
 
         if (argc == 2 && strcmp(argv[1], "idle") == 0)
                 return hold_idle();
+        if (argc == 2 && strcmp(argv[1], "calls") == 0)
+                return measure_calls();
         if (argc < 4 || rounds < 1 || rounds > ROUNDS_MAX)
-                errx(2, "usage: cost SOCKET ROUNDS SIZE... | cost idle");
+                errx(2, "usage: cost SOCKET ROUNDS SIZE... | cost idle | cost calls");
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, talk) < 0 || (pid = fork()) < 0)
                 err(1, NULL);
         if (pid == 0) {

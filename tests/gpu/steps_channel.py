@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import steps_suite
 from rig import DOCKER_LIKE, KIB, AgentError, size_text
 from step import Step
 
@@ -14,14 +15,15 @@ PLACES = (("one namespace", ()), ("separate namespaces", DOCKER_LIKE))
 SIZES = ((256, 15), (64 * 3 * 224 * 224 * 4, 20))  # bytes, and the µs that a handoff may take
 ALTERNATIVES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_alternatives.py")
 TOLD_MS = 100
+SLEEPING = {"GPUIPC_CHANNEL_SPIN_USEC": "0"}
 
 
 def on_gpu(daemon):
     return daemon.status()["devices"][0]["uuid"]
 
 
-def actor(rig, daemon, device=0, sandbox=()):
-    agent = rig.agent(daemon.socket, sandbox=sandbox)
+def actor(rig, daemon, device=0, sandbox=(), environment=None):
+    agent = rig.agent(daemon.socket, sandbox=sandbox, environment=environment)
     agent.ask("device", device)
     agent.ask("stream")
     return agent
@@ -46,33 +48,46 @@ def end(*agents, keys=("c",)):
 # ---- handoff --------------------------------------------------------------------------------------------------
 
 
-def handoffs(rig, daemon, name, size, mode, sandbox=(), device=0):
-    """Half of an item's way there and one back: (p50, p99) in µs, words that were not the item's."""
+def handoffs(rig, daemon, name, size, mode, sandbox=(), device=0, environment=None):
+    """Half of an item's way there and one back: (p50, p99) in µs, words that were not the item's, and how often either side slept."""
     n = 200 if rig.dry else 5000 if size < KIB else 2000
-    one, other = actor(rig, daemon), actor(rig, daemon, device, sandbox)
+    one, other = actor(rig, daemon, environment=environment), actor(rig, daemon, device, sandbox, environment)
     one.ask("channel", "there", f"{name}-there", "queue", 4, size, "producer", on_gpu(daemon))
     other.ask("attach", "there", f"{name}-there", "consumer")
     one.ask("channel", "back", f"{name}-back", "queue", 4, size, "consumer", on_gpu(daemon))
     other.ask("attach", "back", f"{name}-back", "producer")
     other.tell("handback", "there", "back", n, mode)
-    p50, p99, bad = one.ask("handoff", "there", "back", n, mode, timeout=60)
-    bad = int(bad) + int(other.answer(60)[2])
+    p50, p99, bad, sleeps = one.ask("handoff", "there", "back", n, mode, timeout=60)
+    _, _, other_bad, other_sleeps = other.answer(60)
     end(one, other, keys=("there", "back"))
-    return float(p50), float(p99), bad
+    return float(p50), float(p99), int(bad) + int(other_bad), (int(sleeps) + int(other_sleeps)) / (2 * n)
 
 
 def handoff(rig):
     daemon = rig.daemon(memory="auto")
     for place, (where, sandbox) in enumerate(PLACES):
         for size, target in SIZES:
-            p50, p99, _ = handoffs(rig, daemon, f"plain-{place}-{size}", size, "plain", sandbox)
-            yield (f"handoff of {size_text(size)}, {where}, ordered by streams", f"p50 {p50:.1f} µs, p99 {p99:.1f} µs",
+            p50, p99, _, sleeps = handoffs(rig, daemon, f"plain-{place}-{size}", size, "plain", sandbox)
+            yield (f"handoff of {size_text(size)}, {where}, ordered by streams",
+                   f"p50 {p50:.1f} µs, p99 {p99:.1f} µs; slept in {sleeps:.0%} of the handoffs",
                    "" if rig.dry else f"p50 ≤ {target} µs", None if rig.dry else p50 <= target)
+            p50, p99, _, sleeps = handoffs(rig, daemon, f"asleep-{place}-{size}", size, "plain", sandbox, environment=SLEEPING)
+            yield (f"… {size_text(size)}, {where}, where waits may not look before they sleep",
+                   f"p50 {p50:.1f} µs, p99 {p99:.1f} µs; slept in {sleeps:.0%} of the handoffs", "", None)
             for mode, words in (("settled", "both sides wait for their stream"), ("worked", "a kernel writes and one reads all of it")):
-                p50, p99, bad = handoffs(rig, daemon, f"{mode}-{place}-{size}", size, mode, sandbox)
+                p50, p99, bad, _ = handoffs(rig, daemon, f"{mode}-{place}-{size}", size, mode, sandbox)
                 yield (f"… {size_text(size)}, {where}, {words}", f"p50 {p50:.1f} µs, p99 {p99:.1f} µs; {bad} wrong words",
                        "0 wrong words", bad == 0)
     rig.stop(daemon)
+
+
+def calls(rig):
+    """What the driver takes for the calls that a handoff is made of, and for two of them in one."""
+    program = rig.program("cost", "calls")
+    for what, usec in zip(("cuStreamWriteValue64()", "cuStreamWaitValue64() of what is reached", "both in one cuStreamBatchMemOp()",
+                           "cuStreamGetCtx() and cuCtxGetCurrent()", "cuCtxGetDevice()"), program.line(30).split(" ")):
+        yield f"a call of the driver's: {what}", f"{usec} µs", "", None
+    program.end()
 
 
 def alternatives(rig):
@@ -120,6 +135,24 @@ def flow(rig):
     rate, bad = flows(rig, daemon, "large", n, size, "worked", slots=4)
     yield f"{n} items of {size_text(size)} likewise", f"{bad} words are another item's; {rate:.0f} items/s", "0", bad == 0
     rig.stop(daemon)
+
+
+# ---- pace -----------------------------------------------------------------------------------------------------
+
+
+def pace(seconds):
+    """A consumer at half its producer's speed: integration/channel_pace on this GPU, for so long, and what it printed."""
+    def run(rig):
+        kind = steps_suite.kinds(rig)[0]
+        yield from steps_suite.run_suite(rig, kind, "channel_pace", {"CHANNEL_PACE_S": str(seconds)})
+        try:
+            with open(f"build/gpu/logs/{kind}-channel_pace.log", encoding="utf-8", errors="replace") as log:
+                told = [line.removeprefix("pace: ").strip() for line in log if line.startswith("pace: ")]
+        except OSError as error:
+            told = [str(error)]
+        for line in told:
+            yield f"a consumer at half its producer's speed for {seconds} s", line, "", None
+    return run
 
 
 # ---- deaths ---------------------------------------------------------------------------------------------------
@@ -199,7 +232,7 @@ def two_gpus(rig):
     yield (f"{n} items of {size_text(size)} written here and compared on the other GPU",
            f"{bad} words are another item's; {rate:.0f} items/s", "0", bad == 0)
     for size, _ in SIZES:
-        p50, p99, _ = handoffs(rig, daemon, f"peer-{size}", size, "plain", device=1)
+        p50, p99, *_ = handoffs(rig, daemon, f"peer-{size}", size, "plain", device=1)
         yield f"handoff of {size_text(size)} to a stream of the other GPU", f"p50 {p50:.1f} µs, p99 {p99:.1f} µs", "", None
     rig.stop(daemon)
 
@@ -216,5 +249,10 @@ def guarded(*parts):
     return run
 
 
-STEPS = [Step("channel", 150, guarded(handoff, flow, death, read_death)), Step("channel-torch", 110, guarded(alternatives))]
+STEPS = [
+    Step("channel", 150, guarded(handoff, calls, flow, death, read_death)),
+    Step("channel-pace", 50, pace(20)),
+    Step("channel-pace-minute", 100, pace(60), named=True),
+    Step("channel-torch", 110, guarded(alternatives)),
+]
 TWO_STEPS = [Step("peer-channel", 100, guarded(two_gpus))]

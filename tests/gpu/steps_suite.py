@@ -12,11 +12,12 @@ ROOT = os.getcwd()  # of the tree: run.sh starts there
 JOBS = "6"
 
 
-def run_suite(rig, kind):
+def run_suite(rig, kind, suite=None, environment=None):
     """tests/run starts from a clean environment but for what a GPU needs; it shows what failed, and is stopped as a whole."""
-    runner = subprocess.Popen([sys.executable, "-B", "tests/run", "--build", "build/gpu", "--jobs", JOBS, kind], cwd=ROOT,
+    what = f"{kind}/{suite}" if suite else kind
+    runner = subprocess.Popen([sys.executable, "-B", "tests/run", "--build", "build/gpu", "--jobs", JOBS, what], cwd=ROOT,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                              env={**os.environ, "TMPDIR": "/tmp"})
+                              env={**os.environ, "TMPDIR": "/tmp", **(environment or {})})
     told, reasons = "nothing was counted", []
     try:
         for line in runner.stdout:
@@ -34,7 +35,7 @@ def run_suite(rig, kind):
             runner.wait()
         runner.stdout.close()
         rig.log.flush()
-    yield f"integration suite on {kind}", told, "all pass", status == 0
+    yield f"integration suite on {what}", told, "all pass", status == 0
     for reason in reasons:
         yield f"{kind}: skipped", reason, "", None
 

@@ -135,7 +135,7 @@ def main():
         print("\n".join(report.head), flush=True)
         began = time.monotonic()
         for step in steps:
-            if wanted and step.name not in wanted:
+            if step.name not in wanted if wanted else step.named:
                 continue
             left = WHOLE_S - (time.monotonic() - began)
             if left < 5:

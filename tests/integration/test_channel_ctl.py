@@ -15,6 +15,9 @@ from daemon import EXAMPLES, GPUIPCCTL, wait_for  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
 
 HEADINGS = ["CHANNEL", "NAME", "DEV", "KIND", "SLOTS", "SLOT", "DEPTH", "ITEMS/S", "BYTES/S", "PROD", "CONS", "DROPPED", "BROKEN", "LAGS"]
+RATES = ("items_per_second", "bytes_per_second")
+FIGURES = {"items", "depth", "closed", "producers", "consumers", "drops", "broken", "members", *RATES}
+MEMBER = {"number", "role", "alive", "pid", "items", "bytes", "drops", "broken", "lag"}
 WAYS = [("channel", 1), ("copied", 1), ("pipe", 1), ("socket", 1), ("channel", 2), ("pipe", 2), ("socket", 2)]
 
 
@@ -35,9 +38,9 @@ class ChannelCtlTest(BooksTest):
         process.stdout.close()
         process.stderr.close()
 
-    def ctl(self, *arguments, status=0):
+    def ctl(self, *arguments, status=0, user=None):
         done = subprocess.run([GPUIPCCTL, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=2 * WAIT_S,
-                              check=False, env=self.programs_environment())
+                              check=False, env=self.programs_environment(), user=user)
         self.assertEqual(done.returncode, status, done.stderr)
         return done.stdout
 
@@ -86,6 +89,48 @@ class ChannelCtlTest(BooksTest):
         buffers = json.loads(self.ctl("list", "--buffers", "--json"))["buffers"]
         self.assertEqual([buffer["channel"]["slots"] for buffer in buffers if buffer["name"] == "full"], [16])
         self.ctl("top", "--channels", "--buffers", status=2)
+
+    def looks(self, *arguments, user=None):
+        """The channels, by name, of each picture of top --json."""
+        told = self.ctl("top", "--json", *arguments, user=user)
+        return [{each["name"]: each for each in json.loads(line)["channels"]} for line in told.splitlines()]
+
+    def test_figures_as_json(self):
+        producer = self.producer("flow", 1 << 60, 4096, "broadcast")
+        consumers = [self.start("channel_consumer", "flow") for _ in range(2)]
+        quiet = self.producer("quiet", 1)
+        wait_for(lambda: self.looks("--count", 1)[0]["flow"]["figures"]["consumers"] == 2, "both consumers")
+        first, second = self.looks("--count", 2, "--delay", 0.2)
+        facts = {"name": "flow", "device": "host", "kind": "broadcast", "policy": "block", "slots": 16, "slot_bytes": 4096}
+        for look in (first, second):
+            self.assertEqual({name: look["flow"][name] for name in facts}, facts)
+            self.assertEqual(set(look["flow"]), {*facts, "id", "figures"})
+            self.assertEqual(set(look["flow"]["figures"]), FIGURES)
+            for member in look["flow"]["figures"]["members"]:
+                self.assertEqual(set(member), MEMBER)
+        self.assertEqual([first["flow"]["figures"][rate] for rate in RATES], [None, None])
+        figures, before = second["flow"]["figures"], first["flow"]["figures"]
+        self.assertGreater(figures["items"], before["items"])
+        self.assertGreater(figures["items_per_second"], 0)
+        # What is begun is counted when it is begun, and bytes when they are published: up to a lap of difference.
+        self.assertAlmostEqual(figures["bytes_per_second"] / 4096 / figures["items_per_second"], 1, delta=0.1)
+        self.assertEqual((figures["producers"], figures["consumers"], figures["drops"], figures["broken"], figures["closed"]), (1, 2, 0, 0, False))
+        roles = {member["pid"]: (member["role"], member["alive"]) for member in figures["members"]}
+        self.assertEqual(roles, {producer.pid: ("producer", True), **{each.pid: ("consumer", True) for each in consumers}})
+        self.assertLessEqual({figures["depth"], *(member["lag"] for member in figures["members"])}, set(range(17)))
+        idle = second["quiet"]["figures"]
+        self.assertEqual([idle[name] for name in ("items", "depth", *RATES, "consumers")], [0, 0, 0, 0, 0])
+        self.assertIsNone(quiet.poll())
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to act as another user")
+    def test_figures_of_others(self):
+        """Who may not attach sees no channel."""
+        with self.daemon.client() as owner:
+            reply = owner.call("ChannelCreate", {"slots": 2, "slot_bytes": 8, "role": "producer", "name": "mine", "mode": "0600"})
+            owner.drop_fds()
+            self.assertEqual(self.looks("--count", 1)[0]["mine"]["figures"]["producers"], 1)
+            self.assertEqual(self.looks("--count", 1, user=12345), [{}])
+            owner.call("Release", {"lease": reply["lease"]})
 
     def test_bench(self):
         told = json.loads(self.ctl("bench", "--size", "4K", "--duration", "20ms", "--json"))

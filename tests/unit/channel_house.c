@@ -45,13 +45,13 @@ static unsigned admit(struct house *house, struct fake *fake, int peer, enum rin
         return n;
 }
 
-/* Participants as JSON, with their descriptors. With the lock. */
-static void participants(const struct house *house, char *text, size_t size, int *fds, size_t *n_fds) {
+/* Participants as JSON, with their descriptors, but for one; −1: all. With the lock. */
+static void participants(const struct house *house, int but, char *text, size_t size, int *fds, size_t *n_fds) {
         size_t at = 0;
 
         text[0] = 0;
         for (unsigned i = 0; i < RING_MEMBERS; i++) {
-                if (house->members[i].generation == 0 || *n_fds > 12)
+                if (house->members[i].generation == 0 || (int)i == but || *n_fds > 12)
                         continue;
                 at += (size_t)snprintf(text + at, size - at,
                                        "%s{\"number\":%u,\"generation\":%u,\"role\":\"%s\",\"fd\":%zu,\"pid\":1,\"uid\":0,"
@@ -108,7 +108,7 @@ static void grant(struct fake *fake, int peer, const char *call, struct house *h
                 (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", house->data_fd);
                 fds[0] = ro = open(path, O_RDONLY | O_CLOEXEC);
         }
-        participants(house, people, sizeof(people), fds, &n_fds);
+        participants(house, (int)number, people, sizeof(people), fds, &n_fds); /* who comes is not told of itself */
         handle_put(data, sizeof(data), kind, lies(house, "data fd") ? 99 : 0, size, device);
         handle_put(control, sizeof(control), "memfd", lies(house, "control fd") ? 98 : 1, house->page_bytes, "host");
         if (gpu)
@@ -136,7 +136,7 @@ static void tell_participants(struct fake *fake, int peer, struct house *house) 
         (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", house->control_fd);
         fds[0] = open(path, O_RDONLY | O_CLOEXEC);
         (void)pthread_mutex_lock(&house->lock);
-        participants(house, people, sizeof(people), fds, &n_fds);
+        participants(house, -1, people, sizeof(people), fds, &n_fds);
         (void)pthread_mutex_unlock(&house->lock);
         ck_assert_int_ge(asprintf(&text, "{\"parameters\":{\"participants\":[%s]%s}}", people,
                                   lies(house, "no control") ? "" : ",\"control\":{\"kind\":\"memfd\",\"fd\":0,\"offset\":0,\"size\":4096,"

@@ -6,11 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/fds.h"
+
 struct backend_device **devices;
 int n_devices;
 struct backend_detail detail;
 
 static char params_file[300];
+static struct fds before;
 
 void cuda_params(const char *text) {
         FILE *file = fopen(params_file, "we");
@@ -24,6 +27,7 @@ void cuda_begin(const char *script) {
         const char *build = getenv("GPUIPC_BUILD");
         char directory[300];
 
+        before = fds_of(0);
         machine_start(script);
         snprintf(params_file, sizeof(params_file), "%s", machine_file("params"));
         cuda_params("ResmanDebugLevel: 4294967295\nRegistryDwords: \"\"\nRegistryDwordsPerDevice: \"\"\n");
@@ -40,8 +44,14 @@ int cuda_start(enum wipe_choice wipe) {
 }
 
 void cuda_finish(void) {
+        struct fds after;
+
         backend_cuda_end();
         machine_end();
+        after = fds_of(0);
+        fds_assert_same(&before, &after, "this process");
+        fds_deinit(&before);
+        fds_deinit(&after);
 }
 
 int cuda_try(int device, int64_t size, const char *handle, struct backing **ret) {

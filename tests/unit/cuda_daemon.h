@@ -20,6 +20,8 @@ void cuda_params(const char *text);
 
 /* Probes: the number of devices, or -errno. */
 int cuda_start(enum wipe_choice wipe);
+
+/* This process must own as many descriptors as at the beginning. */
 void cuda_finish(void);
 
 /* One call of the backend's allocate. */

@@ -27,8 +27,8 @@
         X(cuMemsetD32Async) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuCtxGetStreamPriorityRange) X(cuStreamCreate)                     \
         X(cuStreamCreateWithPriority) X(cuStreamDestroy_v2) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamGetCtx)               \
         X(cuStreamWaitEvent) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2) X(cuStreamWriteValue32_v2)                         \
-        X(cuStreamWriteValue64_v2) X(cuLaunchHostFunc) X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventQuery)        \
-        X(cuEventSynchronize)
+        X(cuStreamWriteValue64_v2) X(cuStreamBatchMemOp_v2) X(cuLaunchHostFunc) X(cuEventCreate) X(cuEventDestroy_v2)              \
+        X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)
 #define RUNTIME_FUNCTIONS(X)                                                                                 \
         X(cudaGetDeviceCount) X(cudaGetDevice) X(cudaSetDevice) X(cudaDeviceSynchronize) X(cudaDeviceReset) X(cudaMalloc)            \
         X(cudaFree) X(cudaMemcpy) X(cudaMemset) X(cudaIpcGetMemHandle) X(cudaIpcOpenMemHandle) X(cudaIpcCloseMemHandle)              \

@@ -434,3 +434,26 @@ size_t broker_reply_bytes(struct restart_broker *broker) {
         unlock(broker);
         return n;
 }
+
+/* ---- its clients ------------------------------------------------------------------------------------------ */
+
+gpuipc_client *broker_connect(struct restart_broker *broker, int timeout_ms, int restart_ms, int no_thread) {
+        gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
+        gpuipc_client *client;
+        gpuipc_error error;
+
+        options.socket_path = broker->fake->path;
+        options.timeout_ms = timeout_ms;
+        options.restart_ms = restart_ms;
+        options.no_thread = no_thread;
+        ck_assert_msg(gpuipc_connect(&options, &client, &error) == GPUIPC_OK, "%s", error.message);
+        return client;
+}
+
+gpuipc_buffer *broker_allocate(gpuipc_client *client) {
+        gpuipc_buffer *buffer;
+        gpuipc_error error;
+
+        ck_assert_msg(gpuipc_allocate(client, BROKER_BYTES, NULL, &buffer, &error) == GPUIPC_OK, "%s", error.message);
+        return buffer;
+}

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "include/gpuipc.h"
 #include "tests/support/fake_server.h"
 
 #define BROKER_SESSIONS_MAX 8192
@@ -69,6 +70,10 @@ struct restart_broker {
 
 struct restart_broker *broker_start(void);
 void broker_stop(struct restart_broker *broker);
+
+/* A client of it, and a buffer of BROKER_BYTES. The last three are those of gpuipc_connect_options. */
+gpuipc_client *broker_connect(struct restart_broker *broker, int timeout_ms, int restart_ms, int no_thread);
+gpuipc_buffer *broker_allocate(gpuipc_client *client);
 
 void broker_plan(struct restart_broker *broker, struct broker_plan plan);
 void broker_stopping(struct restart_broker *broker);

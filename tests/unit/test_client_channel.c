@@ -348,6 +348,33 @@ START_TEST(parameters_are_checked) {
         house_close(&house);
 } END_TEST
 
+static const char *const bad_spins[] = { "-1", "10001", "5x", "x", " 5", "99999999999999999999" };
+
+START_TEST(how_long_waits_look_is_the_environments_choice) {
+        gpuipc_channel_stats stats = GPUIPC_CHANNEL_STATS_INIT;
+        gpuipc_channel *other;
+
+        check_fd_count_begin();
+        begin(NULL);
+        for (size_t i = 0; i < sizeof(bad_spins) / sizeof(bad_spins[0]); i++) {
+                (void)setenv("GPUIPC_CHANNEL_SPIN_USEC", bad_spins[i], 1);
+                expect(house_try_join(&house, GPUIPC_CHANNEL_CONSUMER, &other, &error), GPUIPC_ERROR_INVALID_PARAMETER, "0 to 10000");
+                ck_assert_str_eq(error.subject, "$GPUIPC_CHANNEL_SPIN_USEC");
+        }
+        for (int i = 0; i < 2; i++) {
+                (void)setenv("GPUIPC_CHANNEL_SPIN_USEC", i ? "10000" : "0", 1);
+                other = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+                expect(gpuipc_channel_take(other, NULL, 5, &item, &error), GPUIPC_ERROR_TIMED_OUT, NULL);
+                expect(gpuipc_channel_get_stats(other, &stats, &error), GPUIPC_OK, NULL);
+                ck_assert_int_eq(stats.sleeps > 0, i == 0);
+                leave(other);
+        }
+        (void)setenv("GPUIPC_CHANNEL_SPIN_USEC", "", 1);
+        leave(house_join(&house, GPUIPC_CHANNEL_CONSUMER));
+        end();
+        check_fd_count_end();
+} END_TEST
+
 START_TEST(a_client_without_threads_has_no_channels) {
         gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
         gpuipc_channel *channel;
@@ -510,6 +537,7 @@ int main(void) {
         tcase_add_test(tests, a_producer_polls_for_room);
         tcase_add_test(tests, who_holds_an_item_is_told_when_it_lets_go);
         tcase_add_test(tests, parameters_are_checked);
+        tcase_add_test(tests, how_long_waits_look_is_the_environments_choice);
         tcase_add_test(tests, a_client_without_threads_has_no_channels);
         tcase_add_test(tests, calls_are_checked);
         tcase_add_loop_test(tests, grants_are_checked, 0, (int)(sizeof(lies) / sizeof(lies[0])));

@@ -11,6 +11,7 @@
 #include "channel_house.h"
 #include "client/channel.h"
 #include "cuda_gpus.h"
+#include "proto/cleanup.h"
 #include "tests/support/wait.h"
 
 #define GATES (8 * 128) /* where they begin, in bytes */
@@ -412,6 +413,92 @@ START_TEST(a_consumer_dies_with_an_unfinished_fence) {
         close_all();
 } END_TEST
 
+/* ---- what it costs ---------------------------------------------------------------------------------------- */
+
+static const char *const counted[] = { "cuStreamGetCtx", "cuCtxGetCurrent", "cuStreamWaitValue64_v2", "cuStreamWriteValue64_v2",
+                                       "cuStreamBatchMemOp_v2" };
+struct calls {
+        size_t of[ELEMENTSOF(counted)], all;
+};
+
+static struct calls calls_now(void) {
+        struct calls calls = { .all = gpus_all_calls() };
+
+        for (size_t i = 0; i < ELEMENTSOF(counted); i++)
+                calls.of[i] = gpus_calls(counted[i], 0);
+        return calls;
+}
+
+/* Just these, of each so many an item, and no others. */
+static void expect_calls(const struct calls *before, size_t items, const size_t per_item[ELEMENTSOF(counted)]) {
+        struct calls now = calls_now();
+        size_t all = 0;
+
+        for (size_t i = 0; i < ELEMENTSOF(counted); i++) {
+                ck_assert_msg(now.of[i] - before->of[i] == items * per_item[i], "%zu of %s for %zu items", now.of[i] - before->of[i],
+                              counted[i], items);
+                all += per_item[i];
+        }
+        ck_assert_uint_eq(now.all - before->all, items * all);
+}
+
+static void pass_one(CUstream writing, gpuipc_channel *const *consumers, const CUstream *reading, int n) {
+        good(gpuipc_channel_begin(producer, writing, WAIT_MS, &item, &error));
+        good(gpuipc_channel_publish(producer, &item, 8, NULL, 0, writing, &error));
+        for (int i = 0; i < n; i++) {
+                good(gpuipc_channel_take(consumers[i], reading[i], WAIT_MS, &item, &error));
+                good(gpuipc_channel_release(consumers[i], &item, reading[i], &error));
+        }
+}
+
+/* Of a queue: a wait to begin, a write to publish, the same to take and to release, each with the two calls that tell where the stream
+ * is; nothing is asked of the kernel. Of a broadcast, beginning is one call for all who read. */
+START_TEST(driver_calls_an_item) {
+        static const size_t of_queue[] = { 4, 4, 2, 2, 0 }, of_broadcast[] = { 8, 8, 3, 4, 1 };
+        gpuipc_channel_stats stats = GPUIPC_CHANNEL_STATS_INIT;
+        gpuipc_channel *consumers[3];
+        CUstream writing, reading[3];
+        struct calls before;
+        int n = _i ? 3 : 1;
+
+        begin(_i ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 4);
+        writing = stream_new();
+        for (int i = 0; i < n; i++) {
+                consumers[i] = i == 0 ? consumer : house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+                reading[i] = stream_new();
+        }
+        for (int i = 0; i < 4; i++)
+                pass_one(writing, consumers, reading, n);
+        before = calls_now();
+        for (int i = 0; i < 10; i++)
+                pass_one(writing, consumers, reading, n);
+        expect_calls(&before, 10, _i ? of_broadcast : of_queue);
+        good(gpuipc_channel_get_stats(producer, &stats, &error));
+        ck_assert_uint_eq(stats.sleeps + stats.wakes, 0);
+        for (int i = 1; i < n; i++)
+                leave(consumers[i]);
+        end();
+} END_TEST
+
+/* A stream that comes second waits for the first and says so in one call. */
+START_TEST(driver_calls_of_another_stream) {
+        static const size_t of_other[] = { 2, 2, 0, 0, 2 };
+        struct calls before;
+
+        begin(RING_QUEUE, RING_BLOCK, 4);
+        CUstream one = stream_new(), other = stream_new();
+        for (int i = 0; i < 4; i++) {
+                publish(producer, one, 1);
+                take(consumer, one, &item);
+                good(gpuipc_channel_release(consumer, &item, one, &error));
+        }
+        before = calls_now();
+        good(gpuipc_channel_begin(producer, other, 0, &item, &error));
+        good(gpuipc_channel_publish(producer, &item, 8, NULL, 0, other, &error));
+        expect_calls(&before, 1, of_other);
+        end();
+} END_TEST
+
 /* ---- GPUs without the operations -------------------------------------------------------------------------- */
 
 START_TEST(where_streams_cannot_wait_the_processor_does) {
@@ -487,6 +574,8 @@ int main(void) {
         tcase_add_loop_test(tests, grants_of_fences_are_checked, 0, 2);
         tcase_add_loop_test(tests, a_producer_dies_with_an_unfinished_fence, 0, 2);
         tcase_add_loop_test(tests, a_consumer_dies_with_an_unfinished_fence, 0, 2);
+        tcase_add_loop_test(tests, driver_calls_an_item, 0, 2);
+        tcase_add_test(tests, driver_calls_of_another_stream);
         tcase_add_test(tests, where_streams_cannot_wait_the_processor_does);
         tcase_add_loop_test(tests, what_comes_late_is_not_lost, 0, 2);
         suite_add_tcase(suite, tests);

@@ -23,26 +23,6 @@
 
 #define no_error(call) ck_assert_msg((call) == GPUIPC_OK, "%s", error.message)
 
-static gpuipc_client *connect_to(struct restart_broker *broker, int no_thread) {
-        gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
-        gpuipc_client *client;
-        gpuipc_error error;
-
-        options.socket_path = broker->fake->path;
-        options.timeout_ms = 60000;
-        options.no_thread = no_thread;
-        no_error(gpuipc_connect(&options, &client, &error));
-        return client;
-}
-
-static gpuipc_buffer *allocate(gpuipc_client *client) {
-        gpuipc_buffer *buffer;
-        gpuipc_error error;
-
-        no_error(gpuipc_allocate(client, BROKER_BYTES, NULL, &buffer, &error));
-        return buffer;
-}
-
 static int n_threads(void) {
         char line[128];
         int n = -1;
@@ -65,12 +45,12 @@ START_TEST(idle_client_comes_back) {
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
         int before = n_threads();
-        gpuipc_client *client = connect_to(broker, 0);
+        gpuipc_client *client = broker_connect(broker, 60000, 0, 0);
         no_error(gpuipc_get_status(client, NULL, NULL, &error));
         ck_assert_int_eq(n_threads(), before); /* nothing to look after */
         ck_assert_int_eq(gpuipc_client_fd(client), -1);
         ck_assert_int_eq(gpuipc_client_dispatch(client, &error), GPUIPC_ERROR_INVALID_PARAMETER);
-        buffer = allocate(client);
+        buffer = broker_allocate(client);
         ck_assert_int_eq(n_threads(), before + 1);
         for (int i = 1; i <= 5; i++) {
                 broker_crash(broker);
@@ -98,8 +78,8 @@ START_TEST(idle_client_without_leases_stays_away) {
 
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
-        gpuipc_client *client = connect_to(broker, 0);
-        no_error(gpuipc_release(allocate(client), &error));
+        gpuipc_client *client = broker_connect(broker, 60000, 0, 0);
+        no_error(gpuipc_release(broker_allocate(client), &error));
         broker_crash(broker);
         no_error(gpuipc_get_status(client, NULL, NULL, &error));
         ck_assert_int_eq(fake_peers(broker->fake), 2);
@@ -118,8 +98,8 @@ START_TEST(loss_is_seen_without_a_call) {
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
         broker->store = STORE_NONE;
-        gpuipc_client *client = connect_to(broker, 0);
-        buffer = allocate(client);
+        gpuipc_client *client = broker_connect(broker, 60000, 0, 0);
+        buffer = broker_allocate(client);
         no_error(gpuipc_buffer_check(buffer, &error));
         broker_crash(broker);
         wait_for(gpuipc_buffer_check(buffer, &error) == GPUIPC_ERROR_LEASE_LOST);
@@ -178,9 +158,9 @@ START_TEST(loop_in_place_of_the_thread) {
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
         int before = n_threads();
-        gpuipc_client *client = connect_to(broker, 1);
+        gpuipc_client *client = broker_connect(broker, 60000, 0, 1);
         ck_assert_int_ge(gpuipc_client_fd(client), 0);
-        buffer = allocate(client);
+        buffer = broker_allocate(client);
         ck_assert_int_eq(n_threads(), before);
         ck_assert(!readable(client));
         for (int i = 0; i < 3; i++) {
@@ -217,8 +197,8 @@ START_TEST(nobody_waits_for_a_silent_daemon) {
 
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
-        gpuipc_client *client = connect_to(broker, _i);
-        buffer = allocate(client);
+        gpuipc_client *client = broker_connect(broker, 60000, 0, _i);
+        buffer = broker_allocate(client);
         broker->store = STORE_SILENT;
         broker_crash(broker);
         begun = now_ms();
@@ -241,8 +221,8 @@ START_TEST(who_breaks_at_once_is_not_hammered) {
 
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
-        gpuipc_client *client = connect_to(broker, 0);
-        buffer = allocate(client);
+        gpuipc_client *client = broker_connect(broker, 60000, 0, 0);
+        buffer = broker_allocate(client);
         for (int i = 1; i <= 12; i++) {
                 broker_crash(broker);
                 wait_for(gpuipc_client_restarts(client) == i);
@@ -298,7 +278,7 @@ START_TEST(waits_go_on_with_what_is_left) {
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
         broker->no_names = true;
-        gpuipc_client *client = connect_to(broker, 0);
+        gpuipc_client *client = broker_connect(broker, 60000, 0, 0);
         struct opener opener = { .client = client, .owner = _i == 0 ? 5 : -1 };
         client->uid = 1234; /* so that there are two to wait for, whoever runs this */
         ck_assert_int_eq(pthread_create(&opener.thread, NULL, open_waiting, &opener), 0);
@@ -340,7 +320,7 @@ START_TEST(wait_that_was_lost_leaves_nothing) {
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
         broker->no_names = true;
-        gpuipc_client *client = connect_to(broker, 0);
+        gpuipc_client *client = broker_connect(broker, 60000, 0, 0);
         struct opener opener = { .client = client, .owner = 5 };
         client->timeout_ms = (int)(deadline_in(400) - now_ms());
         client->restart_ms = 600000;
@@ -387,7 +367,7 @@ START_TEST(watch_goes_on) {
 
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
-        gpuipc_client *client = connect_to(broker, 0);
+        gpuipc_client *client = broker_connect(broker, 60000, 0, 0);
         no_error(gpuipc_watch_new(client, -1, &watch, &error));
         fd.fd = gpuipc_watch_fd(watch);
         wait_for(fake_count(broker->fake, ".Watch\"", NULL) == 1);
@@ -449,7 +429,7 @@ START_TEST(watch_is_stopped_while_away) {
 
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
-        gpuipc_client *client = connect_to(broker, 0);
+        gpuipc_client *client = broker_connect(broker, 60000, 0, 0);
         no_error(gpuipc_watch_new(client, 3, &watch, &error));
         fake_down(broker->fake, ENOENT);
         broker_crash(broker);
@@ -487,9 +467,9 @@ START_TEST(list_is_begun_anew) {
 
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
-        gpuipc_client *client = connect_to(broker, 0);
+        gpuipc_client *client = broker_connect(broker, 60000, 0, 0);
         for (int i = 0; i < 6; i++)
-                buffers[i] = allocate(client);
+                buffers[i] = broker_allocate(client);
         broker->page = 2;
         for (size_t n = 0; n < 3; n++) {
                 told.n = 0;
@@ -551,9 +531,9 @@ START_TEST(threads_ride_it_out_together) {
 
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
-        gpuipc_client *clients[2] = { connect_to(broker, 0), connect_to(broker, 0) };
+        gpuipc_client *clients[2] = { broker_connect(broker, 60000, 0, 0), broker_connect(broker, 60000, 0, 0) };
         for (int i = 0; i < N_WORKERS; i++) {
-                workers[i] = (struct worker){ .client = clients[i % 2], .stop = &stop, .held = allocate(clients[i % 2]) };
+                workers[i] = (struct worker){ .client = clients[i % 2], .stop = &stop, .held = broker_allocate(clients[i % 2]) };
                 ck_assert_int_eq(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
         }
         for (int i = 0; i < 40; i++) {
@@ -596,8 +576,8 @@ START_TEST(fork_during_the_outage) {
 
         ck_assert(shared != MAP_FAILED);
         struct restart_broker *broker = broker_start();
-        gpuipc_client *client = connect_to(broker, _i);
-        buffer = allocate(client);
+        gpuipc_client *client = broker_connect(broker, 60000, 0, _i);
+        buffer = broker_allocate(client);
         fake_down(broker->fake, ENOENT);
         broker_crash(broker);
         (void)poll(NULL, 0, 30);
@@ -634,8 +614,8 @@ START_TEST(child_keeps_nothing_open) {
         int status;
 
         struct restart_broker *broker = broker_start();
-        gpuipc_client *client = connect_to(broker, 0);
-        buffer = allocate(client);
+        gpuipc_client *client = broker_connect(broker, 60000, 0, 0);
+        buffer = broker_allocate(client);
         pid_t pid = fork();
         ck_assert_int_ge(pid, 0);
         if (pid == 0) {

@@ -32,25 +32,13 @@ static int slower(int ms) {
         return (int)(deadline_in(ms) - now_ms());
 }
 
-static gpuipc_client *connect_to(struct restart_broker *broker, int timeout_ms, int restart_ms) {
-        gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
-        gpuipc_client *client;
-        gpuipc_error error;
-
-        options.socket_path = broker->fake->path;
-        options.timeout_ms = timeout_ms;
-        options.restart_ms = restart_ms;
-        ck_assert_msg(gpuipc_connect(&options, &client, &error) == GPUIPC_OK, "%s", error.message);
-        return client;
-}
-
 static void scene_open(struct scene *scene, enum broker_store store, int timeout_ms, int restart_ms) {
         void *pointer;
 
         *scene = (struct scene){ .broker = broker_start() };
         scene->broker->store = store;
-        scene->client = connect_to(scene->broker, timeout_ms, restart_ms);
-        no_error(scene, gpuipc_allocate(scene->client, BROKER_BYTES, NULL, &scene->held, &scene->error));
+        scene->client = broker_connect(scene->broker, timeout_ms, restart_ms, 0);
+        scene->held = broker_allocate(scene->client);
         no_error(scene, gpuipc_buffer_map(scene->held, &pointer, &scene->error));
         scene->pointer = pointer;
         (void)strcpy(scene->pointer, "still here");

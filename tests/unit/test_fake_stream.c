@@ -248,6 +248,33 @@ START_TEST(events_and_calls) {
         ck_assert_int_eq(gpu.cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
 } END_TEST
 
+START_TEST(several_in_one_call) {
+        CUstreamBatchMemOpParams both[2] = { 0 };
+
+        start();
+        CUstream stream = make(CU_STREAM_NON_BLOCKING), other = make(CU_STREAM_NON_BLOCKING);
+        both[0].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+        both[0].waitValue.address = at(0);
+        both[0].waitValue.value64 = WIDE;
+        both[0].waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+        both[1].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+        both[1].writeValue.address = at(1);
+        both[1].writeValue.value64 = WIDE + 1;
+        ck_assert_int_eq(gpu.cuStreamBatchMemOp_v2(stream, 0, both, 0), CUDA_ERROR_INVALID_VALUE);
+        ck_assert_int_eq(gpu.cuStreamBatchMemOp_v2(stream, 2, both, 1), CUDA_ERROR_INVALID_VALUE);
+        ck_assert_int_eq(gpu.cuStreamBatchMemOp_v2(stream, 2, both, 0), CUDA_SUCCESS);
+        ck_assert_int_eq(gpu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+        ck_assert_uint_eq(*word(1), 0);
+        write64(other, 0, WIDE);
+        ck_assert_int_eq(gpu.cuStreamSynchronize(stream), CUDA_SUCCESS);
+        ck_assert_uint_eq(*word(1), WIDE + 1);
+        both[1].operation = (CUstreamBatchMemOpType)99;
+        ck_assert_int_eq(gpu.cuStreamBatchMemOp_v2(stream, 2, both, 0), CUDA_ERROR_INVALID_VALUE);
+        both[1].operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+        both[1].writeValue.address = at(0) + 4;
+        ck_assert_int_eq(gpu.cuStreamBatchMemOp_v2(stream, 2, both, 0), CUDA_ERROR_INVALID_VALUE);
+} END_TEST
+
 START_TEST(what_is_refused) {
         CUstream none = (CUstream)(void *)&before;
         CUcontext context, mine;
@@ -424,8 +451,8 @@ START_TEST(death_of_who_waits) {
 
 int main(void) {
         const TTest *const tests[] = { a_wait_holds_its_stream_and_not_the_caller, a_plain_store_is_seen, half_a_word_is_written,
-                                       a_plain_copy_waits_its_turn, copies_in_stream_order, events_and_calls, what_is_refused,
-                                       a_device_without_the_operations, a_flush_is_noted, a_context_ends_with_its_streams,
+                                       a_plain_copy_waits_its_turn, copies_in_stream_order, events_and_calls, several_in_one_call,
+                                       what_is_refused, a_device_without_the_operations, a_flush_is_noted, a_context_ends_with_its_streams,
                                        nothing_is_cut_short, to_and_fro_between_processes, death_of_who_waits };
         Suite *suite = suite_create("fake_stream");
         TCase *tcase = tcase_create("streams");
