@@ -7,7 +7,7 @@
 #
 # Writes RESULTS.md (RESULTS-two.md), a log and the daemons' words to $OUT (default: build/gpu/out). Ends in under nine minutes with 0 when
 # every figure met its target.
-# The step channel-pace-minute runs only when it is named.
+# The steps channel-pace-minute and pipeline run only when they are named.
 set -eu
 cd "$(dirname "$0")/../.."
 dry=

@@ -281,7 +281,7 @@ class PlotTest(unittest.TestCase):
     def test_it_is_drawn(self):
         ways = ("channel", "torch", "ring", "pinned", "one", "alone-producer", "alone-consumer")
         cases = [{"step": step, "place": place, "batch": batch, "batches_per_s": dict.fromkeys(ways, 1000 / batch),
-                  "channel_over": dict.fromkeys(ways, 1.5)}
+                  "channel_over": dict.fromkeys(ways, 1.5), "cpu_s_per_1000": dict.fromkeys(ways, batch / 100)}
                  for step in ("light", "resnet") for place in ("shared", "mps") for batch in (1, 16, 256)]
         with tempfile.TemporaryDirectory() as directory:
             with open(f"{directory}/pipeline.json", "w", encoding="utf-8") as file:
@@ -292,7 +292,8 @@ class PlotTest(unittest.TestCase):
                 text = file.read()
         drawn = "".join(xml.etree.ElementTree.fromstring(text.encode()).itertext())
         for words in ("A title", "throughput (samples/s)", "batch size (samples, log₂)", "a gpuipc channel", "torch.multiprocessing",
-                      "pinned host memory", "256", "GPU time-sliced", "GPU shared by MPS", "light step", "ResNet-18 step"):
+                      "pinned host memory", "256", "GPU time-sliced", "GPU shared by MPS", "light step", "ResNet-18 step",
+                      "(s for 1000 batches)"):
             self.assertIn(words, drawn)
         self.assertIn("SPDX-License-Identifier", text.splitlines()[1])
 
