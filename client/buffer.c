@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base64.h"
 #include "channel.h"
 #include "error.h"
 #include "message.h"
@@ -345,6 +346,21 @@ gpuipc_access gpuipc_buffer_access(const gpuipc_buffer *buffer) {
 
 int gpuipc_buffer_fd(const gpuipc_buffer *buffer) {
         return buffer->fd;
+}
+
+int gpuipc_buffer_ipc_handle(const gpuipc_buffer *buffer, void *ret_handle, gpuipc_error *ret_error) {
+        unsigned char bytes[GPUIPC_IPC_HANDLE_SIZE];
+
+        if (!ret_handle)
+                return error_parameter(ret_error, "ret_handle", "a pointer to where its 64 bytes go");
+        if (!buffer->ipc)
+                return error_set(ret_error, GPUIPC_ERROR_HANDLE_UNSUPPORTED, 0, buffer->handle,
+                                 "A buffer of the kind '%.32s' has no classic handle. Allocate it with the handle 'cuda-ipc'.",
+                                 buffer->handle);
+        if (base64_decode(buffer->ipc, bytes, sizeof(bytes)) < 0)
+                return error_protocol(ret_error, "a classic handle that is not 64 bytes in base64");
+        (void)memcpy(ret_handle, bytes, sizeof(bytes));
+        return GPUIPC_OK;
 }
 
 int gpuipc_buffer_is_peer(const gpuipc_buffer *buffer) {

@@ -241,6 +241,13 @@ GPUIPC_PUBLIC gpuipc_access gpuipc_buffer_access(const gpuipc_buffer *buffer);
 /* The handle's descriptor, borrowed: valid until gpuipc_release(). −1 when the handle has none. */
 GPUIPC_PUBLIC int gpuipc_buffer_fd(const gpuipc_buffer *buffer);
 
+#define GPUIPC_IPC_HANDLE_SIZE 64
+
+/* The 64 bytes of a cudaIpcMemHandle_t, for a program that knows nothing else; the buffer begins gpuipc_buffer_offset() bytes into what it
+ * opens. What it is given to is outside the books: keep the lease for as long as that has it open. GPUIPC_ERROR_HANDLE_UNSUPPORTED: the
+ * handle is of another kind than "cuda-ipc". */
+GPUIPC_PUBLIC int gpuipc_buffer_ipc_handle(const gpuipc_buffer *buffer, void *ret_handle, gpuipc_error *ret_error);
+
 /* 1 when the mapping reaches the memory over peer access from another GPU (correct, slower), else 0. */
 GPUIPC_PUBLIC int gpuipc_buffer_is_peer(const gpuipc_buffer *buffer);
 

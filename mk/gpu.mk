@@ -30,6 +30,18 @@ gpu-bundle: $(if $(HAVE_CUDA),$(GPU_FILES:%=$(GPU)/%),gpu-needs-cuda)
 gpu-needs-cuda:
 	$(error make gpu-bundle needs the CUDA Toolkit: $(CUDA_INCLUDE)/cuda.h is not there)
 
+# What gpuipc.torch is measured beside, and what that needs, for the Python there; the tier runs without, too.
+GPU_PYTHON ?= 3.12
+.PHONY: gpu-wheels
+gpu-wheels:
+	$(call say,PIP)
+	$(Q)rm -rf $(GPU)/pypi && mkdir -p $(GPU)/pypi
+	$(Q)$(B)/venv/bin/python3 -m pip download --quiet --no-deps --only-binary :all: --python-version $(GPU_PYTHON) \
+		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+		--dest $(GPU)/pypi tensorsocket==0.0.5 pyzmq==27.3.0 tornado==6.5.2
+	$(Q)for wheel in $(GPU)/pypi/*.whl; do $(PYTHON) -m zipfile -e $$wheel $(GPU)/pypi && rm $$wheel; done
+	@du -sh $(GPU)/pypi | sed 's/^/  /'
+
 # What is shipped, linked again to find its libraries beside it.
 $(GPU)/gpuipcd: $(DAEMON_OBJECTS) $(B)/lib/proto.a
 	$(gpu_say)

@@ -33,7 +33,11 @@ bundle=$(mktemp -d /tmp/gpuipc-tier.XXXXXX)
 trap 'rm -rf "$bundle"' EXIT
 chmod 755 "$bundle"
 cp -R build/gpu/. "$bundle/"
-cp -R tests/support tests/gpu client/python "$bundle/"
+cp -R tests/support tests/gpu "$bundle/"
+cp -R tests/python "$bundle/pythontests"
+mkdir "$bundle/python"
+cp -R client/python/gpuipc "$bundle/python/"
+[ ! -d client/python/examples ] || cp -R client/python/examples "$bundle/python/"
 chmod -R a+rX "$bundle"
 
 libraries=

@@ -17,6 +17,7 @@ import steps_fences
 import steps_lifetime
 import steps_memory
 import steps_pipeline
+import steps_python
 import steps_sandbox
 import steps_suite
 import steps_two
@@ -24,7 +25,7 @@ from rig import Rig
 
 WHOLE_S = 500  # nothing is begun later
 ONE = steps_suite.STEPS + steps_memory.STEPS + steps_sandbox.STEPS + steps_lifetime.STEPS + steps_costs.STEPS + \
-    steps_fences.STEPS + steps_channel.STEPS + steps_pipeline.STEPS
+    steps_fences.STEPS + steps_channel.STEPS + steps_python.STEPS + steps_pipeline.STEPS
 TWO = steps_two.STEPS + steps_fences.TWO_STEPS + steps_channel.TWO_STEPS + steps_pipeline.TWO_STEPS
 
 

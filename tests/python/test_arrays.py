@@ -9,20 +9,19 @@ import sys
 import unittest
 
 import numpy
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
-from package import PackageTest, gpuipc  # noqa: E402
+from package import PackageTest, gpuipc, torch, with_torch  # noqa: E402
 
 from gpuipc.layout import DTYPES  # noqa: E402
 
 settings.register_profile("here", deadline=None, database=None, derandomize=True, max_examples=60)
 settings.load_profile("here")
 NUMPY = [name for name in DTYPES if DTYPES[name][2]]
-TORCH = [name for name in DTYPES if hasattr(torch, name)]
+TORCH = [name for name in DTYPES if hasattr(torch, name)] if torch else []
 
 
 def sample(dtype, shape):
@@ -72,6 +71,7 @@ class ArraysTest(PackageTest):
                 self.ours.free(f"d/{name}")
         self.assertEqual(self.ours.buffers("d/int8"), [])
 
+    @with_torch
     def test_every_dtype_of_torch(self):
         for name in TORCH:
             with self.subTest(name):
@@ -88,10 +88,12 @@ class ArraysTest(PackageTest):
     def test_dtypes_that_neither_has(self):
         """Of which there are bytes and metadata; whoever knows them reads both."""
         for name in set(DTYPES) - set(NUMPY) - set(TORCH):
-            with self.subTest(name), self.ours.allocate(8, device=self.device, meta=gpuipc.Layout.of(name, (2, 4)).to_meta()) as buffer:
-                buffer.write(b"abcdefgh")
+            n = 8 * gpuipc.Layout.of(name, ()).itemsize
+            meta = gpuipc.Layout.of(name, (2, 4)).to_meta()
+            with self.subTest(name), self.ours.allocate(n, device=self.device, meta=meta) as buffer:
+                buffer.write(bytes(range(n)))
                 found = buffer.array()
-                self.assertEqual((found.dtype, found.nbytes, found.tobytes()), (name, 8, b"abcdefgh"))
+                self.assertEqual((found.dtype, found.nbytes, found.tobytes()), (name, n, bytes(range(n))))
                 if backend.HOST:
                     with self.assertRaisesRegex(TypeError, "ml_dtypes"):
                         found.numpy()
@@ -115,6 +117,8 @@ class ArraysTest(PackageTest):
                     self.assertEqual([4 * step for step in found.strides], list(wanted.strides))
                 else:
                     self.assertTrue(found.layout.is_row_major)
+                if not torch:
+                    continue
                 with self.put(None, torch.from_numpy(wanted.copy()).permute(*reversed(range(wanted.ndim)))) as other:
                     self.assertEqual(self.ours.get(id=other.id).tobytes(), wanted.T.tobytes())
 
@@ -125,7 +129,7 @@ class ArraysTest(PackageTest):
                 self.assertEqual((found.shape, found.size), (wanted.shape, wanted.size))
                 self.assert_same(found, wanted)
                 if backend.HOST:
-                    self.assertEqual(tuple(found.torch().shape), wanted.shape)
+                    self.assertEqual(tuple(found.torch().shape) if torch else wanted.shape, wanted.shape)
                     self.assertEqual(numpy.from_dlpack(buffer.array()).shape, wanted.shape)
 
     @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3), st.booleans()), max_size=4), st.sampled_from(NUMPY), st.randoms())
@@ -167,11 +171,15 @@ class ArraysTest(PackageTest):
                                   (numpy.array(["a"]), gpuipc.LayoutError, "dtype"),
                                   (numpy.array([None]), gpuipc.LayoutError, "dtype"),
                                   (numpy.zeros(2, "i4,f4"), gpuipc.LayoutError, "dtype"),
-                                  (torch.zeros(2, requires_grad=True), (RuntimeError, BufferError), "grad"),
                                   (numpy.zeros(2, numpy.longdouble), gpuipc.LayoutError, "dtype")):
             with self.subTest(repr(thing)), self.assertRaisesRegex(kind, word):
                 self.put("never", thing)
         self.assertEqual(self.ours.buffers("never"), [])
+
+    @with_torch
+    def test_a_tensor_that_needs_its_gradient(self):
+        with self.assertRaisesRegex((RuntimeError, BufferError), "grad"):
+            self.put("never", torch.zeros(2, requires_grad=True))
 
     def test_a_field_of_a_structured_array(self):
         """Its strides are no whole elements."""
@@ -225,8 +233,8 @@ class ArraysTest(PackageTest):
             self.assertEqual(other.array().shape, (4, 4))
             if backend.HOST:
                 numpy.asarray(buffer)[:] = 7
-                self.assertEqual(other.tensor().tolist(), [[7] * 4] * 4)
-                buffer.tensor().fill_(9)
+                self.assertEqual(other.tensor().tolist() if torch else [[7] * 4] * 4, [[7] * 4] * 4)
+                buffer.numpy().fill(9)
                 self.assertEqual(numpy.asarray(other).tolist(), [[9] * 4] * 4)
             other.close()
 
@@ -270,16 +278,21 @@ class ArraysTest(PackageTest):
             if sys.version_info >= (3, 12):
                 self.assertEqual(memoryview(buffer.array())[0, 0], -5)
                 self.assertTrue(memoryview(self.ours.get(id=buffer.id)).readonly)
-                self.assertEqual(bytes(memoryview(buffer))[:2], b"\xfb\xff")
+                self.assertEqual(memoryview(buffer)[0, 0], -5)
+
+    def by_torch(self, buffer):
+        if not torch:
+            return []
+        return [buffer.tensor().numpy(), torch.from_dlpack(buffer.array()).numpy(),
+                torch.utils.dlpack.from_dlpack(buffer.array().__dlpack__()).numpy()]
 
     @backend.host_only
     def test_numpy_without_copies(self):
         with self.put(None, sample("float32", (2, 3)), seal=False) as buffer:
             for found in (numpy.asarray(buffer.array()), buffer.numpy(), numpy.asarray(buffer), numpy.from_dlpack(buffer.array()),
-                          numpy.from_dlpack(buffer), buffer.array().torch().numpy(), torch.from_dlpack(buffer.array()).numpy(),
-                          torch.utils.dlpack.from_dlpack(buffer.array().__dlpack__()).numpy()):
+                          numpy.from_dlpack(buffer), *self.by_torch(buffer)):
                 self.assertEqual((found.__array_interface__["data"][0], found.shape, found.dtype), (buffer.pointer, (2, 3), "f4"))
-                self.assertTrue(found.flags.writeable or found.base is not None and numpy.__version__ < "2")
+                self.assertTrue(found.flags.writeable or tuple(map(int, numpy.__version__.split(".")[:2])) < (2, 1))
                 del found
             self.assertEqual(numpy.asarray(buffer, dtype="f8").dtype, "f8")
         self.assertEqual(buffer.views, 0)

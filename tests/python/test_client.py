@@ -17,6 +17,8 @@ import backend  # noqa: E402
 from daemon import memory_of, wait_for  # noqa: E402
 from package import PackageTest, gpuipc  # noqa: E402
 
+from gpuipc import share  # noqa: E402
+
 PAGE = backend.PAGE
 
 
@@ -190,6 +192,31 @@ class ClientTest(PackageTest):
         with self.half_put("half") as half:
             pass
         self.assertIsInstance(self.caught(self.ours.get, "half"), FileNotFoundError)
+
+    def test_a_card_is_followed(self):
+        """A share of a part of a buffer: the view's end ends both leases."""
+        with self.allocate(256) as buffer:
+            buffer.write(bytes(range(256)))
+            layout = gpuipc.Layout.of("uint8", (4, 4), (1, 8), 64)
+            with share.publish(self.ours, "part", buffer.id, layout, device=self.device):
+                for access in ("ro", "rw"):
+                    found = self.ours.get("part", access=access)
+                    self.assertEqual((found.shape, found.buffer_id, found.readonly), ((4, 4), buffer.id, access == "ro"))
+                    self.assertEqual(found.tobytes(), bytes(64 + i + 8 * j for i in range(4) for j in range(4)))
+                    self.assertEqual((len(self.ours.leases("part")), len(self.ours.leases())), (2, 4))
+                    del found
+                    wait_for(lambda: len(self.ours.leases()) == 2, "the end of both leases")
+        with self.allocate(8, name="broken", meta={"share": {"v": 1, "buffer": "b99999", "tensor": {"dtype": "int8", "shape": []}}}):
+            self.assertIsInstance(self.caught(self.ours.get, "broken"), FileNotFoundError)
+
+    def test_get_for_writing(self):
+        with self.ours.put("w", bytes(8), seal=False, device=self.device) as buffer:
+            found = self.ours.get("w", access="rw")
+            self.assertFalse(found.readonly)
+            self.assertEqual(len(self.ours.leases("w")), 2)
+            del found
+            buffer.seal()
+            self.assertIsInstance(self.caught(self.ours.get, "w", access="rw"), gpuipc.AlreadySealedError)
 
     def test_waiting_for_memory(self):
         most = self.allocate(60 * PAGE)

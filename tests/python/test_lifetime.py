@@ -15,7 +15,7 @@ import numpy
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
 from daemon import memory_of, wait_for  # noqa: E402
-from package import KIND, PackageTest, gpuipc  # noqa: E402
+from package import KIND, PackageTest, gpuipc, torch, with_torch  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
 
 PAGE = backend.PAGE
@@ -66,10 +66,9 @@ class LifetimeTest(PackageTest):
         del view
         self.gone()
 
+    @with_torch
     @backend.host_only
     def test_each_kind_of_view_holds_the_lease(self):
-        import torch
-
         for make in (numpy.asarray, lambda a: a.memoryview(), torch.from_dlpack, numpy.from_dlpack, lambda a: a.torch()[5:9],
                      lambda a: numpy.asarray(a)[3:7].reshape(2, 2), lambda a: memoryview(a.memoryview()[4:]), lambda a: a.__dlpack__()):
             with self.allocate() as buffer:
@@ -230,18 +229,21 @@ except gpuipc.LeaseLostError:
         for i in range(8):
             boxes.append({"buffer": self.allocate()})
             boxes[i]["self"] = boxes[i]
-        real = gpuipc.LeaseInfo.of
+        real = gpuipc.DeviceInfo.of
+        held = []
 
         def read(info):
             boxes.clear()
             gc.collect()
+            held.append(len(gpuipc._lifetime._put_off))
             return real(info)
 
-        gpuipc.LeaseInfo.of = read
+        gpuipc.DeviceInfo.of = read
         try:
-            self.assertEqual(len(self.ours.leases()), 8)
+            self.assertEqual(self.ours.status().leases, 8)
         finally:
-            gpuipc.LeaseInfo.of = real
+            gpuipc.DeviceInfo.of = real
+        self.assertEqual(held[0], 8)
         self.gone()
 
     def test_an_exception_within_a_callback(self):
@@ -426,6 +428,7 @@ print("done")
 """), "done\n")
         self.gone()
 
+    @with_torch
     @backend.host_only
     def test_exit_with_views_of_frameworks(self):
         """Which are read by whatever still runs then, and end after the interpreter."""

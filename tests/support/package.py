@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import types
+import unittest
 
 import backend
 from books import BooksTest
@@ -24,6 +25,13 @@ os.environ.setdefault("GPUIPC_LIBRARY", f"{BUILD}/libgpuipc.so.0")
 
 import gpuipc  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
+
+
+try:
+    import torch
+except ImportError:
+    torch = None
+with_torch = unittest.skipUnless(torch, "there is no PyTorch here")
 
 
 class PackageTest(BooksTest):

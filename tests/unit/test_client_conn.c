@@ -422,6 +422,7 @@ START_TEST(too_long_a_call_is_not_sent) {
 END_TEST
 
 START_TEST(descriptors_are_close_on_exec) {
+        unsigned char bytes[GPUIPC_IPC_HANDLE_SIZE];
         struct fake_broker broker;
         gpuipc_buffer *buffer;
 
@@ -438,6 +439,7 @@ START_TEST(descriptors_are_close_on_exec) {
                 ck_assert_msg(flags < 0 || (flags & FD_CLOEXEC) || strncmp(what, "socket:", 7) != 0, "%d %s", fd, what);
         }
         ck_assert(fcntl(gpuipc_buffer_fd(buffer), F_GETFD) & FD_CLOEXEC);
+        ck_assert_int_eq(gpuipc_buffer_ipc_handle(buffer, bytes, NULL), GPUIPC_ERROR_HANDLE_UNSUPPORTED);
         ck_assert_int_eq(gpuipc_release(buffer, NULL), GPUIPC_OK);
         gpuipc_client_free(client);
         fake_stop(fake);

@@ -40,9 +40,12 @@ static void check_nothing_left(void) {
 }
 
 START_TEST(same_bytes) {
+        unsigned char handle[GPUIPC_IPC_HANDLE_SIZE];
         gpuipc_buffer *buffers[3];
+        gpuipc_error error;
         void *pointers[3];
         CUcontext context;
+        char text[96];
 
         gpus_start(NULL);
         struct owner owner = owner_start("cuda-ipc", 0, 4 * MIB);
@@ -57,6 +60,11 @@ START_TEST(same_bytes) {
         check_bytes(pointers[0], 0, (size_t)desk.size);
         ck_assert_uint_eq(gpus_calls("cuIpcOpenMemHandle_v2", -1), 1);
         ck_assert_int_eq(gpuipc_buffer_fd(buffers[0]), -1);
+        ck_assert_int_eq(gpuipc_buffer_ipc_handle(buffers[0], handle, &error), GPUIPC_OK);
+        owner_encode(handle, sizeof(handle), text);
+        ck_assert_str_eq(text, owner.ipc);
+        ck_assert_int_eq(gpuipc_buffer_ipc_handle(buffers[0], NULL, &error), GPUIPC_ERROR_INVALID_PARAMETER);
+        ck_assert_str_eq(error.subject, "ret_handle");
         ck_assert_int_eq(gpuipc_buffer_is_peer(buffers[0]), 0);
         ck_assert_int_eq(gpuipc_buffer_cuda_device(buffers[0]), 0);
         ck_assert_int_eq(DRIVER(cuCtxGetCurrent)(&context), 0);

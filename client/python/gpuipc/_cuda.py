@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import sys
 from collections.abc import Iterator
 from ctypes import POINTER, byref, c_char, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
@@ -18,6 +19,7 @@ _NAMES = {
     "cuCtxPushCurrent_v2": [c_void_p], "cuCtxPopCurrent_v2": [POINTER(c_void_p)],
     "cuMemcpyDtoD_v2": [c_uint64, c_uint64, c_size_t], "cuMemcpyDtoH_v2": [c_void_p, c_uint64, c_size_t],
     "cuMemcpyHtoD_v2": [c_uint64, c_void_p, c_size_t], "cuStreamSynchronize": [c_void_p],
+    "cuCtxSynchronize": [],
     "cuEventCreate": [POINTER(c_void_p), c_uint], "cuEventRecord": [c_void_p, c_void_p], "cuEventDestroy_v2": [c_void_p],
     "cuStreamWaitEvent": [c_void_p, c_void_p, c_uint], "cuGetErrorName": [c_int, POINTER(ctypes.c_char_p)],
 }
@@ -60,6 +62,18 @@ def on_device(ordinal: int) -> Iterator[None]:
             call("cuCtxPopCurrent_v2", byref(c_void_p()))
     finally:
         call("cuDevicePrimaryCtxRelease_v2", device)
+
+
+def settle(ordinal: int) -> bool:
+    """Waits until that GPU has done what this process gave it, as cudaFree() does: what is unmapped under a kernel ends its context. False:
+    PyTorch captures a graph in this thread, which waiting would spoil."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return False
+    # A context that is lost has nothing left to wait for.
+    with contextlib.suppress(errors.MapError), on_device(ordinal):
+        call("cuCtxSynchronize")
+    return True
 
 
 def uuid(ordinal: int) -> str:

@@ -20,7 +20,22 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
-from . import _native, errors
+from . import _cuda, _native, errors
+
+
+class _Process:
+    """Which process this is: asked at each call, so not of the kernel."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.look()
+
+    def look(self) -> None:
+        self.pid = os.getpid()
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.look)
 
 _connections: dict[int, weakref.ref[Connection]] = {}
 _keepers: dict[int, weakref.ref[Keeper]] = {}
@@ -59,7 +74,7 @@ class Connection:
     """A gpuipc_client. `join` and `leave` say who needs it."""
 
     def __init__(self, pointer: int) -> None:
-        self.pointer, self.pid = pointer, os.getpid()
+        self.pointer, self.pid = pointer, _process.pid
         self._users: dict[int, None] = {}
         self._open = True
         self._lock = threading.RLock()
@@ -67,7 +82,7 @@ class Connection:
 
     def join(self, user: object) -> None:
         """Raises ValueError when it has ended."""
-        if self.pid != os.getpid():
+        if self.pid != _process.pid:
             return
         with self._lock:
             if not self._open:
@@ -75,7 +90,7 @@ class Connection:
             self._users[id(user)] = None
 
     def leave(self, user: object) -> None:
-        if self.pid != os.getpid():
+        if self.pid != _process.pid:
             return
         with self._lock:
             self._users.pop(id(user), None)
@@ -102,11 +117,13 @@ class Connection:
 
 # ---- what keeps memory ----
 
+_late: collections.deque[Callable[[], None]] = collections.deque()  # ends that were put off
+
 class Keeper:
     """Memory of this process that ends with the last reference to this: `_end` says how."""
 
     def __init__(self, connection: Connection, pointer: int) -> None:
-        self.connection, self.pid = connection, os.getpid()
+        self.connection, self.pid = connection, _process.pid
         self.lock = threading.RLock()
         self.views: dict[int, None] = {}
         self.calls: list[None] = []
@@ -133,14 +150,14 @@ class Keeper:
     @contextlib.contextmanager
     def used(self) -> Iterator[int]:
         """The pointer for a call of which there can be one at a time. In a forked child the library's own error follows."""
-        if self.pid != os.getpid():  # a lock may be somebody's who is not there
+        if self.pid != _process.pid:  # a lock may be somebody's who is not there
             yield self.pointer
             return
         with self.lock:
             yield self.pointer
 
     def add_view(self, view: object) -> None:
-        if self.pid == os.getpid():
+        if self.pid == _process.pid:
             with self.lock:
                 self.pointer  # noqa: B018
                 self.views[id(view)] = None
@@ -150,7 +167,7 @@ class Keeper:
 
     def end(self, in_earnest: bool = False) -> None:
         """Ends it, once; `in_earnest`: raises what the library says of it, and BufferError where something looks at it."""
-        if self.pid != os.getpid():
+        if self.pid != _process.pid:
             if in_earnest:
                 self.forked()
             return
@@ -171,13 +188,23 @@ class Keeper:
             status = self._end(pointer, error)
             self.connection.leave(self)
 
+        if not self._ready():
+            _late.append(ending)
+            return
         _quietly(ending)
+        while _late:
+            with contextlib.suppress(IndexError):
+                _quietly(_late.popleft())
         if in_earnest and status != 0:
             _native.raise_error(error)
 
+    def _ready(self) -> bool:
+        """Whether nothing is under way with the memory any more. False: it is not the time to wait for that."""
+        return True
+
     def begin_call(self) -> int:
         """The pointer for a call of which there can be several at a time, up to end_call()."""
-        if self.pid != os.getpid():
+        if self.pid != _process.pid:
             return self.pointer
         with self.lock:
             pointer = self.pointer
@@ -185,7 +212,7 @@ class Keeper:
         return pointer
 
     def end_call(self) -> None:
-        if self.pid == os.getpid():
+        if self.pid == _process.pid:
             self.calls.pop()
 
     @contextlib.contextmanager
@@ -199,7 +226,7 @@ class Keeper:
 
     def leave(self) -> None:
         """Ends it in earnest unless a call or a view has it: whoever is the last of those ends it then."""
-        if self.pid != os.getpid():
+        if self.pid != _process.pid:
             return
         with self.lock:
             busy = bool(self.calls or self.views)
@@ -240,12 +267,20 @@ class Lease(Keeper):
         super().__init__(connection, pointer)
         self.facts = Facts(pointer)
 
+    ordinal = -1  # of the GPU that it is mapped for
+
     def _end(self, pointer: int, error: _native.Error) -> int:
         return int(_native.library().gpuipc_release(pointer, ctypes.byref(error)))
 
+    def _ready(self) -> bool:
+        # A view that is gone may have been given to a stream that has yet to come to it.
+        return self.ordinal < 0 or _cuda.settle(self.ordinal)
+
     def map(self) -> int:
         with self.used() as pointer:
-            return _native.made("gpuipc_buffer_map", pointer)
+            mapped = _native.made("gpuipc_buffer_map", pointer)
+            self.ordinal = int(_native.library().gpuipc_buffer_cuda_device(pointer))
+            return mapped
 
 
 # ---- the end of the process ----
@@ -260,14 +295,14 @@ def _at_exit() -> None:
     if _native._library is None:
         return
     for keeper in _living(_keepers):
-        if keeper.pid == os.getpid() and keeper.lock.acquire(blocking=False):
+        if keeper.pid == _process.pid and keeper.lock.acquire(blocking=False):
             try:
                 if not keeper.views and not keeper.calls:
                     keeper.end()
             finally:
                 keeper.lock.release()
     for connection in _living(_connections):
-        if connection.pid == os.getpid() and connection.without_users():
+        if connection.pid == _process.pid and connection.without_users():
             for user in list(connection._users):
                 connection._users.pop(user, None)
             connection.leave(None)

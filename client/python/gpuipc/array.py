@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Callable, Optional
 
-from . import _cuda, _dlpack, errors
+from . import _copy, _cuda, _dlpack, errors
 from ._lifetime import Facts, Keeper
 from .layout import DTYPES, Layout
 
@@ -184,18 +184,15 @@ class Array:
 
     def _gather(self) -> Any:
         """A ctypes array of the elements, row-major."""
-        from ._copy import pieces
-
-        memory = (ctypes.c_ubyte * self.nbytes)()
-        runs = list(pieces(self.layout.shape, self.layout.strides, self.layout.itemsize))
-        to = ctypes.addressof(memory)
         if self._memory.on_host:
-            for place, start, n in runs:
-                ctypes.memmove(to + place, self.pointer + start, n)
-        elif runs:
+            return _copy.gather(_dlpack.Source(self, self.pointer, self.dtype, self.shape, self.strides, (_dlpack.CPU, 0)),
+                                self.layout.itemsize)
+        memory = (ctypes.c_ubyte * self.nbytes)()
+        if self.size:
             if self._memory.stream is not None:
                 _cuda.order(self._memory.ordinal, self._memory.stream, 1)
-            _cuda.copy(self._memory.ordinal, to, True, ((place, self.pointer + start, n) for place, start, n in runs))
+            runs = _copy.pieces(self.shape, self.strides, self.layout.itemsize)
+            _cuda.copy(self._memory.ordinal, ctypes.addressof(memory), True, ((place, self.pointer + start, n) for place, start, n in runs))
         return memory
 
     def _copied(self, versioned: bool) -> Any:

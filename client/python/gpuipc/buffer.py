@@ -250,7 +250,8 @@ class Buffer:
 
 
     def memoryview(self) -> _View:
-        """All of its bytes, of host memory; on Python 3.12 and later also by `memoryview(buffer)`. BufferError: it is on a GPU."""
+        """All of its bytes, of host memory. `memoryview(buffer)`, on Python 3.12 and later, is array().memoryview(): with the shape and
+        dtype of the metadata. BufferError: it is on a GPU."""
         if self.device != "host":
             raise BufferError("the buffer is on a GPU, where a memoryview cannot reach: use array(), or read() and write()")
         array = self.array((self.size,), "uint8")
@@ -264,7 +265,7 @@ class Buffer:
     def __buffer__(self, flags: int) -> _View:
         if flags & 1 and self._facts.read_only:
             raise BufferError("the buffer was opened read-only")
-        return self.memoryview()
+        return self.array().memoryview()
 
     def numpy(self) -> Any:
         """array().numpy()."""

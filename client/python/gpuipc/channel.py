@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from .layout import Layout, dump_meta, parse_meta
 if TYPE_CHECKING:
     from .client import Client
 
+_META_AT: int = _native.Item.meta.offset
 ROLES = {"producer": _native.PRODUCER, "consumer": _native.CONSUMER}
 KINDS = {"queue": _native.QUEUE, "broadcast": _native.BROADCAST}
 POLICIES = {"block": _native.BLOCK, "drop_oldest": _native.DROP_OLDEST}
@@ -88,6 +90,20 @@ class ChannelStats:
                         m.broken, m.lag, m.pid if m.pid >= 0 else None) for m in stats.members[:stats.n_members]))
 
 
+@functools.lru_cache(maxsize=512)
+def _described(meta_bytes: bytes, size: int) -> Optional[Layout]:
+    """The layout that an item's metadata describes; None: it describes none. A steady flow has few."""
+    meta = _meta_of(meta_bytes)
+    return Layout.from_meta(meta, size) if "tensor" in meta else None
+
+
+def _meta_of(meta_bytes: bytes) -> dict[str, Any]:
+    try:
+        return parse_meta(meta_bytes.decode())
+    except UnicodeDecodeError:
+        return {}
+
+
 class Item:
     """A slot in hand: of a producer to be written and published, of a consumer to be read and released.
 
@@ -140,17 +156,14 @@ class Item:
     @property
     def meta_bytes(self) -> bytes:
         """The metadata as it came, which may be anything that the producer gave."""
-        return bytes(self._item.meta[:self._item.n_meta])
+        return ctypes.string_at(ctypes.addressof(self._item) + _META_AT, self._item.n_meta)
 
     @property
     def meta(self) -> dict[str, Any]:
         """The metadata as an object; {} where there is none or where it is none. A producer sets it before publishing."""
         if self._mine:
             return dict(self._own_meta or {})
-        try:
-            return parse_meta(self.meta_bytes.decode())
-        except UnicodeDecodeError:
-            return {}
+        return _meta_of(self.meta_bytes)
 
     @meta.setter
     def meta(self, value: dict[str, Any]) -> None:
@@ -180,8 +193,8 @@ class Item:
         """
         memory = self._memory()
         if shape is None and dtype is None:
-            meta = self.meta
-            layout = Layout.from_meta(meta, self.size) if not self._mine and "tensor" in meta else Layout.of("uint8", (self.size,))
+            layout = None if self._mine else _described(self.meta_bytes, self.size)
+            layout = layout or Layout.of("uint8", (self.size,))
         else:
             layout = Layout.of(dtype if dtype is not None else "uint8", self.size if shape is None else shape, strides, offset)
         array = Array(memory, layout)
@@ -290,8 +303,11 @@ class Item:
             raise ValueError("the item is no longer in hand")
         if self._mine == (function == "gpuipc_channel_release"):
             raise ValueError("a producer publishes or cancels, a consumer releases")
-        with self._member.called() as pointer:
+        pointer = self._member.begin_call()
+        try:
             _native.call(function, pointer, ctypes.byref(self._item), *arguments)
+        finally:
+            self._member.end_call()
         self._in_hand = False
 
 

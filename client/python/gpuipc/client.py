@@ -265,17 +265,39 @@ class Client:
 
     def _get(self, name: Optional[str], id: Optional[str], owner: Owner, access: str, wait: float, label: Optional[str],
              unwanted: Unwanted) -> Array:
+        from . import share
+
         until = time.monotonic() + milliseconds(wait, "wait") / 1000
 
         def left() -> float:
             return max(0.0, until - time.monotonic())
 
         while True:
-            with self._open_buffer(name, id, owner, access, left(), label, unwanted) as buffer:
+            buffer = self._open_to_get(name, id, owner, access, left, label, unwanted)
+            if share.is_card(buffer.meta):
+                with share.follow(self, buffer, access, label)[0] as shared:
+                    return Array(shared._memory(), share.read(buffer)[1])
+            with buffer:
                 layout = Layout.from_meta(buffer.meta, buffer.size)
                 if buffer.meta["tensor"].get("sealed") is not True or self._complete(buffer, left, unwanted):
                     return Array(buffer._memory(), layout)
             # Its producer ended while it was filling it. Another may come.
+
+    def _open_to_get(self, name: Optional[str], id: Optional[str], owner: Owner, access: str, left: Callable[[], float],
+                     label: Optional[str], unwanted: Unwanted) -> Buffer:
+        """With that access or, of a card, which is not written to, any."""
+        from . import share
+
+        if access != "ro":
+            try:
+                first = self._open_buffer(name, id, owner, "ro", left(), label, unwanted)
+            except errors.HandleUnsupportedError:  # memory that cannot be lent read-only
+                return self._open_buffer(name, id, owner, access, left(), label, unwanted)
+            if share.is_card(first.meta):
+                return first
+            with first:
+                return self._open_buffer(None, first.id, owner, access, 0, label, unwanted)
+        return self._open_buffer(name, id, owner, access, left(), label, unwanted)
 
     def _is_sealed(self, buffer: Buffer) -> Optional[bool]:
         """None: it is not, and nobody is left who could."""

@@ -17,6 +17,7 @@ Whoever reads it ignores members that it does not know. A version that cannot be
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -111,6 +112,15 @@ class Layout:
         Raises:
             LayoutError: says which of them cannot be.
         """
+        if type(dtype) is str and type(shape) is tuple and type(strides) in (tuple, type(None)) and type(offset) is int:
+            try:
+                return _known(dtype, shape, strides, offset)
+            except TypeError:  # not all of it can be remembered by
+                pass
+        return cls._checked(dtype, shape, strides, offset)
+
+    @classmethod
+    def _checked(cls, dtype: Any, shape: Any, strides: Any, offset: Any) -> Layout:
         name, shape = dtype_name(dtype), _integers(shape, "shape")
         steps = row_major(shape) if strides is None else _integers(strides, "strides")
         if len(steps) != len(shape):
@@ -195,7 +205,7 @@ class Layout:
             raise LayoutError("meta: a tensor without a dtype.", subject="dtype")
         if not isinstance(tensor.get("shape"), list) or not isinstance(tensor.get("strides", []), list):
             raise LayoutError("meta: shape and strides of a tensor are lists.", subject="shape")
-        layout = cls.of(tensor["dtype"], tensor["shape"], tensor.get("strides"), tensor.get("offset", 0))
+        layout = cls._checked(tensor["dtype"], tensor["shape"], tensor.get("strides"), tensor.get("offset", 0))
         if size is not None:
             layout.check(size)
             if layout.nbytes > size:
@@ -207,6 +217,18 @@ class Layout:
         if self.end > size:
             raise LayoutError(f"shape: {list(self.shape)} of {self.dtype} with strides {list(self.strides)} at byte {self.offset} ends at "
                               f"byte {self.end}, and there are {size}.", subject="shape")
+
+
+@functools.lru_cache(maxsize=512)
+def _known(dtype: str, shape: tuple[int, ...], strides: Optional[tuple[int, ...]], offset: int) -> Layout:
+    """As Layout.of(): a steady flow has few layouts."""
+    return Layout._checked(dtype, shape, strides, offset)
+
+
+@functools.lru_cache(maxsize=512)
+def layout_meta(layout: Layout) -> str:
+    """dump_meta() of a layout alone."""
+    return json.dumps(layout.to_meta(), separators=(",", ":"))
 
 
 def parse_meta(text: Optional[str]) -> dict[str, Any]:
@@ -224,5 +246,7 @@ def dump_meta(meta: Optional[dict[str, Any]], layout: Optional[Layout] = None) -
         return None
     if meta is not None and not isinstance(meta, dict):
         raise TypeError(f"meta: a dict is wanted, not {type(meta).__name__}")
+    if not meta and layout is not None:
+        return layout_meta(layout)
     whole = {**(meta or {}), **(layout.to_meta() if layout else {})}
     return json.dumps(whole, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's storages, dtypes and devices, by whatever names its version has for them."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from typing import Any, Optional
+
+import torch
+
+from ..buffer import Buffer
+from ..client import Client
+from ..errors import LayoutError
+from ..layout import Layout
+
+_uuids: weakref.WeakKeyDictionary[Client, dict[int, str]] = weakref.WeakKeyDictionary()
+
+
+def version() -> tuple[int, int]:
+    """PyTorch's, as two numbers."""
+    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    assert found, torch.__version__
+    return int(found.group(1)), int(found.group(2))
+
+
+def storage_of(tensor: torch.Tensor) -> Any:
+    """What owns a tensor's bytes."""
+    return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor._storage()
+
+
+def storage_range(tensor: torch.Tensor) -> tuple[int, int]:
+    """Address and bytes of a tensor's storage."""
+    storage = storage_of(tensor)
+    return int(storage.data_ptr()), int(storage.nbytes())
+
+
+def plain(tensor: Any) -> torch.Tensor:
+    """The tensor without history, conjugation and negation.
+
+    Raises:
+        TypeError: it is none, or has no elements that lie in memory one by one.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"tensor: a torch.Tensor is wanted, not {type(tensor).__name__}")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        what = "quantized" if tensor.is_quantized else str(tensor.layout).replace("torch.", "")
+        raise TypeError(f"tensor: it is {what}, and only dense tensors are shared: share its parts")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"tensor: it is on {tensor.device.type!r}, and only tensors on 'cpu' and 'cuda' are shared")
+    tensor = tensor.detach()
+    for name in ("resolve_conj", "resolve_neg"):
+        if hasattr(tensor, name):
+            tensor = getattr(tensor, name)()
+    return tensor
+
+
+def layout_of(tensor: torch.Tensor, offset: int = 0) -> Layout:
+    """How a tensor lies, from its first element on, which is `offset` bytes from where the layout counts from."""
+    return Layout.of(str(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()), offset)
+
+
+def copy_layout(tensor: torch.Tensor) -> Layout:
+    """How a copy lies: as the tensor where that has no gaps, else row-major."""
+    layout = layout_of(tensor)
+    return layout if layout.is_dense else Layout.of(layout.dtype, layout.shape)
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Raises LayoutError where this PyTorch has none of that name."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise LayoutError(f"dtype: PyTorch {torch.__version__} has no {name}: a newer one has.", subject="dtype")
+    return dtype
+
+
+def tensor_in(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """A view of bytes (a tensor of uint8, whose storage it shares) as that layout has them, of any dtype that this PyTorch has."""
+    dtype = dtype_of(layout.dtype)
+    if layout.size == 0:
+        return raw[:0].view(dtype).as_strided(layout.shape, layout.strides, 0)
+    typed = raw[:layout.end].view(dtype)
+    return typed.as_strided(layout.shape, layout.strides, typed.storage_offset() + layout.offset // layout.itemsize)
+
+
+def bytes_of(buffer: Buffer) -> torch.Tensor:
+    """All bytes of a buffer, as a tensor that holds its lease."""
+    raw: torch.Tensor = buffer.array((buffer.size,), "uint8").torch()
+    return raw
+
+
+def device_name(client: Client, tensor: torch.Tensor) -> str:
+    """What the daemon calls a tensor's device: a GPU's UUID, or "host".
+
+    Raises:
+        NoSuchDeviceError: the daemon does not have that GPU.
+    """
+    if tensor.device.type == "cpu":
+        return "host"
+    known = _uuids.setdefault(client, {})
+    ordinal = tensor.device.index or 0
+    if ordinal not in known:
+        known[ordinal] = client._device_of(ordinal)
+    return known[ordinal]
+
+
+def settle(tensor: torch.Tensor) -> None:
+    """Waits until what this thread gave to the tensor's GPU in its current stream is done."""
+    if tensor.device.type == "cuda":
+        torch.cuda.current_stream(tensor.device).synchronize()
+
+
+def stream_of(device: Optional[torch.device]) -> Optional[int]:
+    """The handle of the current stream on that device; None on the host."""
+    if device is None or device.type != "cuda":
+        return None
+    return int(torch.cuda.current_stream(device).cuda_stream)

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory pools: tensors made inside `with pool():` lie in buffers of the daemon's, and can be shared where they lie.
+
+PyTorch's caching allocator takes blocks from a pool, cuts them into pieces for tensors, and gives the pieces of tensors that are gone to
+new ones. What that means for sharing is decided here: a tensor is shared where it lies only if its piece is all of its block, so that no
+other tensor is, or can come to be, in what the other side maps; and its memory is not given out again before the other side is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import threading
+import weakref
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Optional, Union
+
+import torch
+
+from .. import _native, errors
+from .._waits import milliseconds
+from ..buffer import Buffer
+from ..client import Client, mode_text
+from . import _compat
+from ._clients import client_for
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a pool: its first byte's address, its bytes, the buffer's id."""
+
+    pointer: int
+    size: int
+    buffer: str
+
+
+# Buffers that are one tensor's alone: by address, as long as the storage lives.
+_own: weakref.WeakValueDictionary[int, _Own] = weakref.WeakValueDictionary()
+
+
+class _Own:
+    def __init__(self, block: Block) -> None:
+        self.block = block
+
+
+def remember(raw: torch.Tensor, buffer: Buffer) -> None:
+    """`raw` is all of a buffer that this process made: tensors in it are shared where they lie."""
+    if raw.numel() == 0:
+        return
+    own = _Own(Block(raw.data_ptr(), buffer.size, buffer.id))
+    # The lease lives as long as the memory is mapped, and so does what is known of it.
+    lease: Any = buffer._held()
+    lease.own = own
+    _own[own.block.pointer] = own
+
+
+def find(address: int) -> Optional[Block]:
+    """The block of this process's pools that an address lies in; None: it is of none."""
+    own = _own.get(address)
+    if own is not None:
+        return own.block
+    block = _native.PoolBlock(struct_size=ctypes.sizeof(_native.PoolBlock))
+    if _native.library().gpuipc_pool_find(address, ctypes.byref(block), None) != 0:
+        return None
+    return Block(block.pointer or 0, block.size, block.buffer.decode())
+
+
+def _pieces(block: Block) -> Optional[int]:
+    """How many pieces PyTorch has cut a block into; None where it does not know the block."""
+    for segment in torch.cuda.memory_snapshot():
+        if segment["address"] == block.pointer:
+            return len(segment["blocks"])
+    return None
+
+
+def whereabouts(tensor: torch.Tensor, neighbours: bool) -> tuple[Optional[Block], str]:
+    """The block that a tensor can be shared in, or why it must be copied."""
+    start, n = _compat.storage_range(tensor)
+    block = find(start) if n else None
+    if block is None:
+        how = "in a gpuipc.torch.pool() or by gpuipc.torch.empty()" if tensor.device.type == "cuda" else "by gpuipc.torch.empty()"
+        return None, f"it was not made {how}"
+    if neighbours:
+        return block, ""
+    layout = _compat.layout_of(tensor)
+    if tensor.data_ptr() != start or layout.span != n or not layout.is_dense:
+        return None, ("it is a part of its storage, and whoever gets it would see all of that: give neighbours=True if they may, or "
+                      "share the whole")
+    if start != block.pointer or (n != block.size and (tensor.device.type != "cuda" or _pieces(block) != 1)):
+        return None, ("other tensors lie, or may come to lie, beside it in its block, and whoever gets it would see them: give "
+                      "neighbours=True if they may, or make it with gpuipc.torch.empty(), or in a pool(split=False) where PyTorch has that")
+    return block, ""
+
+
+class _Bytes:
+    """Bytes of a GPU for torch.as_tensor()."""
+
+    def __init__(self, pointer: int, n: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (n,), "typestr": "|u1", "data": (pointer, False), "version": 3}
+
+
+def prepare(tensor: torch.Tensor, block: Block, neighbours: bool) -> None:
+    """What earlier tensors left behind this one in its block is not given away with it."""
+    start, n = _compat.storage_range(tensor)
+    rest = block.pointer + block.size - (start + n)
+    if not neighbours and rest > 0 and tensor.device.type == "cuda":
+        torch.as_tensor(_Bytes(start + n, rest), device=tensor.device).zero_()
+
+
+# ---- the pool itself ----
+
+
+class _Core:
+    """A gpuipc_pool; its blocks outlive it."""
+
+    def __init__(self, client: Client, options: Any) -> None:
+        self.connection, self.pid = client._connection, os.getpid()
+        # Blocks keep the connection, and nobody says when the last of them has gone: so it stays.
+        self.connection.join(self)
+        with self.connection.used() as pointer:
+            self.pointer = _native.made("gpuipc_pool_new", pointer, ctypes.byref(options))
+        library = _native.library()
+        self.functions = library.gpuipc_pool_alloc_function(self.pointer), library.gpuipc_pool_free_function(self.pointer)
+
+
+class Pool:
+    """A memory pool of PyTorch's whose blocks are buffers of the daemon's. `with` makes it the one that this thread's new tensors on the
+    device come from; within one another, and again and again.
+
+    Args: as of `pool()`.
+
+    A pool is never taken apart: PyTorch keeps its memory for the next tensors, as always, until torch.cuda.empty_cache() after the last of
+    them is gone. A process can make 32.
+    """
+
+    def __init__(self, client: Optional[Client] = None, *, device: Any = None, split: bool = True, mode: Union[int, str, None] = None,
+                 keep: float = 0, wait: float = 0, handle: Optional[str] = None, label: Optional[str] = None) -> None:
+        client = client_for(client)
+        self.split = split
+        self._device = device
+        self._core = _Core(client, _native.PoolOptions(
+            ctypes.sizeof(_native.PoolOptions), _native.encode(handle, "handle"), mode_text(mode), milliseconds(keep, "keep"),
+            milliseconds(wait, "wait"), _native.encode(label, "label")))
+        self._torch: Any = None
+        self._allocator: Any = None
+        self._here = threading.local()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<gpuipc.torch.Pool, {self.bytes} bytes in use or cached>"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its blocks, in use or cached by PyTorch."""
+        return int(_native.library().gpuipc_pool_bytes(self._core.pointer))
+
+    @property
+    def failures(self) -> int:
+        """How many blocks could not be had."""
+        return int(_native.library().gpuipc_pool_failures(self._core.pointer, None))
+
+    @property
+    def error(self) -> Optional[errors.Error]:
+        """Why a block could not be had, the last time; None: that never was."""
+        error = _native.Error()
+        if _native.library().gpuipc_pool_failures(self._core.pointer, ctypes.byref(error)) == 0:
+            return None
+        try:
+            _native.raise_error(error)
+        except errors.Error as raised:
+            return raised
+        return None
+
+    @property
+    def mem_pool(self) -> Any:
+        """The torch.cuda.MemPool, as for torch.cuda.graph(pool=pool.mem_pool.id). RuntimeError: this PyTorch has none, or no GPU."""
+        with self._lock:
+            if self._torch is None:
+                self._torch = self._make()
+            return self._torch
+
+    def _make(self) -> Any:
+        make = getattr(torch.cuda, "MemPool", None)
+        if make is None:
+            raise RuntimeError(f"PyTorch {torch.__version__} has no torch.cuda.MemPool, which a pool needs: 2.6 and later have. "
+                               "gpuipc.torch.put() copies, and gpuipc.torch.empty() makes single tensors, with this one too.")
+        if not torch.cuda.is_available():
+            raise RuntimeError("there is no GPU that PyTorch can use, and pools are for GPUs. gpuipc.torch.empty() makes tensors in "
+                               "host memory.")
+        torch.cuda.init()
+        # torch.cuda.memory.CUDAPluggableAllocator does the same with functions that it finds by name; each pool has its own.
+        self._allocator = torch._C._cuda_customAllocator(*self._core.functions)
+        _kept.append(self._allocator)
+        if self.split:
+            return make(self._allocator)
+        try:
+            return make(self._allocator, no_split=True)
+        except TypeError:
+            raise RuntimeError(f"split: PyTorch {torch.__version__} cuts blocks into pieces and cannot be told not to (its "
+                               "torch.cuda.MemPool has no no_split). Give split=True, and share with neighbours=True or from "
+                               "gpuipc.torch.empty().") from None
+
+    def __enter__(self) -> Pool:
+        mem_pool = self.mem_pool
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_without_expandable_segments())
+            stack.enter_context(torch.cuda.use_mem_pool(mem_pool, self._device))
+            ready = stack.pop_all()
+        entered = getattr(self._here, "entered", None)
+        if entered is None:
+            entered = self._here.entered = []
+        entered.append((ready, self.failures))
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]) -> None:
+        stack, failures = self._here.entered.pop()
+        stack.close()
+        # PyTorch says that memory ran out, whatever it was.
+        if isinstance(error, torch.cuda.OutOfMemoryError) and error.__cause__ is None and self.failures > failures:
+            error.__cause__ = self.error
+
+
+# PyTorch refers to allocators by their address for as long as blocks of theirs live.
+_kept: list[Any] = []
+_pools: weakref.WeakKeyDictionary[Client, dict[Any, Pool]] = weakref.WeakKeyDictionary()
+_pools_lock = threading.Lock()
+
+
+def pool(client: Optional[Client] = None, *, device: Any = None, split: bool = True, mode: Union[int, str, None] = None, keep: float = 0,
+         wait: float = 0, handle: Optional[str] = None, label: Optional[str] = None) -> Pool:
+    """Tensors made inside can be shared where they lie, with no copy:
+
+        with gpuipc.torch.pool():
+            batch = torch.empty(64, 3, 224, 224, device="cuda")
+        share = gpuipc.torch.put(batch, "batch")
+
+    The same arguments give the same pool again, so that its memory is used again. It is for this thread's new tensors alone: autograd
+    makes gradients in threads of its own, and those lie elsewhere.
+
+    Args:
+        client: None: the process's own.
+        device: the GPU; None: the current one.
+        split: False: PyTorch gives each tensor a block of its own, of 2 MiB or a multiple, so that each can be shared where it lies. With
+            True small tensors (below 10 MiB) share blocks, and are copied by put() unless neighbours=True.
+        mode: who may get what is shared, as a Unix mode; None: "0600".
+        keep: seconds that its blocks stay after this process has ended, so that shares can outlive it.
+        wait: seconds to wait for memory or quota, for each block.
+        handle: None: "cuda-fd".
+        label: shown in lists.
+
+    Raises:
+        RuntimeError: this PyTorch has no torch.cuda.MemPool (2.6 has), there is no GPU, or split=False with one that cannot.
+        QuotaExceededError: the process has 32 pools.
+    """
+    client = client_for(client)
+    key = os.getpid(), str(device), split, mode_text(mode), keep, wait, handle, label
+    with _pools_lock:
+        known = _pools.setdefault(client, {})
+        if key not in known:
+            known[key] = Pool(client, device=device, split=split, mode=mode, keep=keep, wait=wait, handle=handle, label=label)
+        return known[key]
+
+
+# ---- expandable segments ----
+
+_expandable_lock = threading.Lock()
+_expandable_users = 0
+_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_EXPANDABLE = re.compile(r"expandable_segments\s*:\s*True", re.I)
+
+
+def _configure(settings: str) -> None:
+    for place, name in ((torch._C, "_accelerator_setAllocatorSettings"), (torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings")):
+        if hasattr(place, name):
+            getattr(place, name)(settings)
+            return
+    torch.cuda.memory._set_allocator_settings(settings)
+
+
+@contextlib.contextmanager
+def _without_expandable_segments() -> Any:
+    """PyTorch cannot have a pool with an allocator and expandable segments at once, so those are off while a pool is in use: tensors that
+    other threads make meanwhile are not in such segments."""
+    global _expandable_users
+    settings = next((os.environ[name] for name in _VARIABLES if _EXPANDABLE.search(os.environ.get(name, ""))), None)
+    if settings is None:
+        yield
+        return
+    with _expandable_lock:
+        if _expandable_users == 0:
+            _configure(_EXPANDABLE.sub("expandable_segments:False", settings))
+        _expandable_users += 1
+    try:
+        yield
+    finally:
+        with _expandable_lock:
+            _expandable_users -= 1
+            if _expandable_users == 0:
+                _configure(settings)

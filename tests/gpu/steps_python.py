@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpuipc.torch on the GPU: its suites, deaths of producers and consumers, and its figures beside those of others."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+
+from daemon import open_fds, wait_for
+from rig import size_text
+from step import Step
+from steps_lifetime import memory_kb
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SUITES = ("share", "pool", "channel", "multiprocessing", "examples")
+SIZES = (256, 1 << 20, 64 * 3 * 224 * 224 * 4)
+
+
+def environment(rig):
+    """PyTorch is the machine's own, with or without a GPU; in a dry run there is host memory alone."""
+    own = dict(os.environ)
+    extra = f"{HERE}/../pypi"
+    own["PYTHONPATH"] = ":".join([f"{HERE}/../support", f"{HERE}/../python", extra, own.get("PYTHONPATH", "")])
+    own["GPUIPC_LIBRARY"] = f"{HERE}/../libgpuipc.so.0"
+    own["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    own.pop("CUDA_CACHE_DISABLE", None)
+    if rig.dry:
+        own["GPUIPC_TEST_BACKEND"] = "host"
+        own["LD_LIBRARY_PATH"] = ""
+    return own
+
+
+def has_torch(rig):
+    return subprocess.run([sys.executable, "-c", "import torch"], check=False, stderr=subprocess.DEVNULL,
+                          env=environment(rig)).returncode == 0
+
+
+def without_torch(run):
+    def step(rig):
+        if has_torch(rig):
+            yield from run(rig)
+        else:
+            yield "gpuipc.torch", "not run: no torch here", "", None
+    return step
+
+
+# ---- the suites ------------------------------------------------------------------------------------------------
+
+
+def run_suites(rig):
+    """All at once, each with a daemon of its own."""
+    done = {}
+
+    def one(name):
+        path = f"{HERE}/../pythontests/test_torch_{name}.py"
+        try:
+            found = subprocess.run([sys.executable, "-B", path, "-v"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, errors="replace", env=environment(rig), check=False, timeout=75)
+            done[name] = (found.returncode, found.stdout)
+        except subprocess.TimeoutExpired as error:
+            said = error.stdout or b""
+            done[name] = ("no end", said.decode(errors="replace") if isinstance(said, bytes) else said)
+
+    there = [name for name in SUITES if os.path.exists(f"{HERE}/../pythontests/test_torch_{name}.py")]
+    threads = [threading.Thread(target=one, args=(name,)) for name in there]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name, (status, output) in sorted(done.items()):
+        rig.log.write(f"---- test_torch_{name}: {status}\n{output[-20000:]}\n")
+        rig.log.flush()
+        ran = re.search(r"^Ran (\d+) tests? in ([\d.]+)s", output, re.M)
+        failed = sorted(set(re.findall(r"^(?:FAIL|ERROR): (\S+)", output, re.M)))
+        skipped = re.search(r"skipped=(\d+)", output)
+        words = f"{ran.group(1)} tests in {ran.group(2)} s" if ran else "not whole"
+        yield (f"gpuipc.torch, {name}", words + (f", {skipped.group(1)} skipped" if skipped else "") +
+               (f"; failed: {', '.join(failed)}" if failed else ""), "all pass", status == 0 and bool(ran))
+
+
+# ---- deaths ----------------------------------------------------------------------------------------------------
+
+
+def deaths(rig):
+    """A producer ends, then the consumer that reads is killed; and nothing has grown."""
+    daemon = rig.daemon(memory="host" if rig.dry else "auto")
+    wanted, seconds = (24, 8) if rig.dry else (1000, 55)
+    driver = subprocess.Popen([sys.executable, "-B", f"{HERE}/torch_deaths.py", daemon.socket, "cpu" if rig.dry else "cuda", str(wanted),
+                               str(seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=rig.log, text=True,
+                              env=environment(rig))
+    try:
+        def books():
+            return (rig.meter.settled_free(), len(open_fds(daemon.pid)), len(open_fds(driver.pid)))
+
+        def hear():
+            line = driver.stdout.readline()
+            if not line:
+                raise AssertionError(f"torch_deaths.py ended with {driver.wait(timeout=10)}; the log has its words")
+            return json.loads(line)
+
+        hear()
+        before, size_before, sessions = books(), memory_kb(daemon.pid, "VmRSS"), daemon.status()["sessions"]
+        driver.stdin.write("go\n")
+        driver.stdin.flush()
+        told = hear()
+        wait_for(lambda: daemon.status()["sessions"] <= sessions, f"{sessions} sessions as before")
+        after, size_after = books(), memory_kb(daemon.pid, "VmRSS")
+        yield (f"consumers killed while they read, after their producer's end: {told['rounds']} (and {told['held']} that held a lease)",
+               f"{told['wrong']} saw other bytes; {'; '.join(told['errors']) or 'no errors'}",
+               "0, none" if rig.dry else "0, none; 1,000 in all",
+               told["wrong"] == 0 and not told["errors"] and told["rounds"] + told["held"] >= wanted and told["rounds"] > 0)
+        yield ("… GPU memory, descriptors of the daemon and of the watching client grow by",
+               f"{before[0] - after[0]} bytes, {after[1] - before[1]}, {after[2] - before[2]} (the daemon's resident memory: "
+               f"{size_after - size_before} kB)", "0, 0, 0", before[0] <= after[0] and after[1:] == before[1:])
+        driver.stdin.write("end\n")
+        driver.stdin.flush()
+        driver.wait(timeout=20)
+    finally:
+        driver.kill()
+        driver.wait()
+        driver.stdin.close()
+        driver.stdout.close()
+    rig.stop(daemon)
+
+
+# ---- beside others ---------------------------------------------------------------------------------------------
+
+
+def compare(rig):
+    daemon = rig.daemon(memory="host" if rig.dry else "auto")
+    sizes = SIZES[:2] if rig.dry else SIZES
+    driver = subprocess.Popen([sys.executable, "-B", f"{HERE}/torch_compare.py", "cpu" if rig.dry else "cuda", "20" if rig.dry else "200",
+                               *map(str, sizes)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=rig.log, text=True,
+                              env={**environment(rig), "GPUIPC_SOCKET": daemon.socket})
+    try:
+        for line in driver.stdout:
+            if not line.startswith("{"):
+                rig.log.write(line)
+                continue
+            row = json.loads(line)
+            if "death" in row:
+                yield f"producer killed, {row['death']}", row["words"], "", None
+            elif "words" in row:
+                yield f"{row['way']}, {size_text(row['size'])}", row["words"], "", None if row["way"] == "tensorsocket" else False
+            else:
+                latency = f"p50 {row['p50']:.0f} µs, p99 {row['p99']:.0f} µs; " if "p50" in row else ""
+                bandwidth = row["rate"] * row["size"] / 1e9
+                held = f"; {row['held'] / 2**20:.0f} MiB of the GPU" if "held" in row and not rig.dry else ""
+                yield (f"{row['way']}, {size_text(row['size'])}", f"{latency}{row['rate']:.0f} a second"
+                       + (f" ({bandwidth:.1f} GB/s)" if bandwidth >= 0.1 else "") + held, "0 wrong" if "bad" in row else "",
+                       row["bad"] == 0 if "bad" in row else None)
+        status = driver.wait(timeout=20)
+        if status != 0:
+            yield "torch_compare.py", f"ended with {status}", "0", False
+    finally:
+        driver.kill()
+        driver.wait()
+        driver.stdout.close()
+    wait_for(lambda: daemon.status()["buffers"] == 0 or rig.dry, "an empty ledger")
+    rig.things.remove(daemon)
+    rig.keep_log(daemon)
+    daemon.kill()
+
+
+STEPS = [Step("python-suite", 80, without_torch(run_suites)), Step("python-deaths", 100, without_torch(deaths)),
+         Step("python-compare", 90, without_torch(compare))]

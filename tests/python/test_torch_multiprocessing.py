@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.multiprocessing's queues and arguments by way of the daemon. deadline: 300 s"""
+
+import gc
+import os
+import pickle
+import threading
+import unittest
+
+from torchtest import CUDA, DEVICE, TorchTest, settle, wait_for
+
+import gpuipc
+import gpuipc.torch
+import gpuipc.torch.multiprocessing as broker
+import torch
+import torch.multiprocessing as multiprocessing
+from multiprocessing.reduction import ForkingPickler
+from gpuipc.torch import _share
+
+
+def double(inbox, outbox, n):
+    for _ in range(n):
+        tensor = inbox.get()
+        outbox.put(tensor * 2)
+    inbox.get()  # until what was sent has been received
+
+
+def put_and_leave(outbox, device):
+    broker.register(devices=("cpu", "cuda"))
+    outbox.put(torch.full((1000,), 7.0, device=device))
+    outbox.close()
+    outbox.join_thread()
+
+
+def take_and_die(inbox, ready):
+    tensor = inbox.get()
+    ready.put(tensor.numel())
+    ready.close()
+    ready.join_thread()
+    os.kill(os.getpid(), 9)
+
+
+def argument(tensor, parameter):
+    assert isinstance(parameter, torch.nn.Parameter) and parameter.requires_grad
+    tensor.mul_(parameter.detach().sum())
+    if tensor.is_cuda:
+        torch.cuda.synchronize()
+
+
+def dumped(tensor):
+    return bytes(ForkingPickler.dumps(tensor))
+
+
+class QueueTest(TorchTest):
+    def setUp(self):
+        broker.register(devices=("cpu", "cuda"))
+        self.context = multiprocessing.get_context("spawn")
+
+    def tearDown(self):
+        broker.unregister()
+        super().tearDown()
+
+    def test_there_and_back(self):
+        inbox, outbox = self.context.Queue(), self.context.Queue()
+        process = self.context.Process(target=double, args=(inbox, outbox, 5))
+        process.start()
+        for n in range(5):
+            inbox.put(torch.full((100, 10), float(n), device=DEVICE))
+            back = outbox.get(timeout=60)
+            self.assertEqual(back.sum().item(), 2000 * n)
+            self.assertEqual(back.device.type, DEVICE)
+        inbox.put(None)
+        process.join()
+        self.assertEqual(process.exitcode, 0)
+        wait_for(lambda: broker.pending() == 0, "all to be received")
+        del back
+        for queue in (inbox, outbox):
+            queue.close()
+            queue.join_thread()
+
+    def test_producer_may_exit(self):
+        outbox = self.context.Queue()
+        process = self.context.Process(target=put_and_leave, args=(outbox, DEVICE))
+        process.start()
+        process.join()
+        self.assertEqual(process.exitcode, 0)
+        tensor = outbox.get(timeout=60)
+        self.assertEqual(tensor.sum().item(), 7000)
+        del tensor
+        for buffer in self.buffers():
+            self.client.free(id=buffer.id)
+
+    def test_consumer_may_die(self):
+        inbox, ready = self.context.Queue(), self.context.Queue()
+        process = self.context.Process(target=take_and_die, args=(inbox, ready))
+        process.start()
+        inbox.put(torch.ones(5000, device=DEVICE))
+        self.assertEqual(ready.get(timeout=60), 5000)
+        process.join()
+        self.assertEqual(process.exitcode, -9)
+        wait_for(lambda: not self.buffers(), "all gone")
+
+    def test_arguments(self):
+        tensor = gpuipc.torch.empty(4, device=DEVICE).fill_(1)
+        parameter = torch.nn.Parameter(torch.ones(3, device=DEVICE))
+        settle()
+        process = self.context.Process(target=argument, args=(tensor, parameter))
+        process.start()
+        process.join()
+        self.assertEqual(process.exitcode, 0)
+        self.assertEqual(tensor.tolist(), [3, 3, 3, 3])  # the same memory, since it lies in a buffer of its own
+
+
+class PickleTest(TorchTest):
+    """Without a process at the other end: what is sent, and what becomes of it."""
+
+    def setUp(self):
+        broker.register(devices=("cpu", "cuda"))
+
+    def tearDown(self):
+        broker.drop_pending()
+        broker.unregister()
+        super().tearDown()
+
+    def test_small_on_the_wire(self):
+        self.assertLess(len(dumped(torch.zeros(1 << 20, device=DEVICE))), 400)
+
+    def test_received_once(self):
+        sent = dumped(torch.arange(5, device=DEVICE))
+        self.assertEqual(broker.pending(), 1)
+        got = pickle.loads(sent)
+        self.assertEqual(got.tolist(), [0, 1, 2, 3, 4])
+        wait_for(lambda: broker.pending() == 0, "news of it")
+        del got
+        wait_for(lambda: not self.buffers(), "the memory back")
+        with self.assertRaisesRegex(FileNotFoundError, "received before"):
+            pickle.loads(sent)
+
+    def test_given_up(self):
+        sent = [dumped(torch.zeros(10, device=DEVICE)) for _ in range(3)]
+        tensor = gpuipc.torch.empty(10, device=DEVICE)
+        sent.append(dumped(tensor))
+        del tensor
+        gc.collect()
+        self.assertEqual((broker.pending(), _share.pinned()), (4, 1))
+        self.assertEqual(broker.drop_pending(), 4)
+        wait_for(lambda: not self.buffers(), "all gone")
+        wait_for(lambda: _share.pinned() == 0, "the memory let go")
+        with self.assertRaisesRegex(FileNotFoundError, "given up"):
+            pickle.loads(sent[0])
+
+    def test_same_memory_stays_while_it_is_used(self):
+        tensor = gpuipc.torch.empty(10, device=DEVICE).fill_(1)
+        got = pickle.loads(dumped(tensor))
+        self.assertEqual(got.data_ptr(), tensor.data_ptr())
+        del tensor
+        gc.collect()
+        wait_for(lambda: broker.pending() == 0, "news of it")
+        self.assertEqual(_share.pinned(), 1)
+        self.assertEqual(got.sum().item(), 10)
+        del got
+        wait_for(lambda: _share.pinned() == 0, "the memory let go")
+
+    def test_gradients(self):
+        leaf = torch.ones(3, device=DEVICE, requires_grad=True)
+        self.assertTrue(pickle.loads(dumped(leaf)).requires_grad)
+        with self.assertRaisesRegex(RuntimeError, "non-leaf"):
+            dumped(leaf * 2)
+
+    def test_unregistered(self):
+        broker.unregister()
+        if CUDA:
+            return
+        before = broker.pending()
+        pickle.loads(dumped(torch.ones(3)))
+        self.assertEqual(broker.pending(), before)
+
+    def test_devices(self):
+        with self.assertRaisesRegex(gpuipc.errors.InvalidParameterError, "tpu"):
+            broker.register(devices=("tpu",))
+        broker.register(devices=("cuda",))
+        pickle.loads(dumped(torch.ones(3)))
+        self.assertEqual(broker.pending(), 0)
+
+
+class ReaperTest(TorchTest):
+    """Who is told what became of buffers."""
+
+    def reaper(self, client):
+        return gpuipc.torch._reaper.Reaper(client)
+
+    def test_told_once(self):
+        reaper, heard = self.reaper(self.client), []
+        buffer = self.client.allocate(1, device="host")
+        reaper.expect(buffer.id, "opened", lambda: heard.append("opened"))
+        reaper.expect(buffer.id, "freed", lambda: heard.append("freed"))
+        for _ in range(2):
+            self.client.open(id=buffer.id).close()
+        buffer.close()
+        wait_for(lambda: reaper.awaited == 0, "both")
+        self.assertEqual(heard, ["opened", "freed"])
+        reaper.stop()
+
+    def test_forgotten(self):
+        reaper, heard = self.reaper(self.client), []
+        buffer, other = (self.client.allocate(1, device="host") for _ in range(2))
+        reaper.expect(buffer.id, "freed", lambda: heard.append("forgotten"))
+        reaper.expect(other.id, "freed", lambda: heard.append("other"))
+        self.assertTrue(reaper.forget(buffer.id, "freed"))
+        self.assertFalse(reaper.forget(buffer.id, "freed"))
+        buffer.close()
+        other.close()
+        wait_for(lambda: reaper.awaited == 0, "the other")
+        self.assertEqual(heard, ["other"])
+        reaper.stop()
+
+    def test_events_lost(self):
+        """More happens than the daemon remembers while the thread is held up: the list of buffers is asked."""
+        client, heard, go = LossyClient(self.client), [], threading.Event()
+        reaper = self.reaper(client)
+        client.lose = lambda: (go.wait(20), gpuipc.errors.EventsLostError("lost", oldest=1))[1]
+        gone, opened, quiet = (self.client.allocate(1, device="host") for _ in range(3))
+        reaper.expect(gone.id, "freed", lambda: heard.append("freed"))
+        reaper.expect(opened.id, "opened", lambda: heard.append("opened"))
+        reaper.expect(quiet.id, "freed", lambda: heard.append("quiet"))
+        gone.close()
+        second = self.client.open(id=opened.id)
+        wait_for(lambda: gone.id not in [buffer.id for buffer in self.buffers()], "its end")
+        self.assertEqual(heard, [])
+        go.set()
+        wait_for(lambda: reaper.awaited == 1, "both")
+        self.assertEqual(sorted(heard), ["freed", "opened"])
+        self.assertEqual(client.watches, 2)
+        second.close()
+        opened.close()
+        quiet.close()
+        wait_for(lambda: reaper.awaited == 0, "the last")
+        reaper.stop()
+
+    def test_nothing_is_believed_of_another_daemon(self):
+        """After a restart that lost the buffers an id that is not there says nothing: others may still have the memory."""
+        client, heard, go = LossyClient(self.client), [], threading.Event()
+        reaper = self.reaper(client)
+        client.lose = lambda: (go.wait(20), setattr(client, "restarts", 1), gpuipc.errors.EventsLostError("lost", oldest=1))[2]
+        gone, after = (self.client.allocate(1, device="host") for _ in range(2))
+        reaper.expect(gone.id, "freed", lambda: heard.append("gone"))
+        reaper.expect(after.id, "freed", lambda: heard.append("after"))
+        gone.close()
+        wait_for(lambda: gone.id not in [buffer.id for buffer in self.buffers()], "its end")
+        go.set()
+        wait_for(lambda: client.watches == 2, "another watch")
+        after.close()
+        wait_for(lambda: heard, "news")
+        self.assertEqual(heard, ["after"])
+        reaper.stop()
+
+
+class LossyClient:
+    """A client whose first watch loses events."""
+
+    def __init__(self, client):
+        self.client, self.restarts, self.watches = client, 0, 0
+        self.buffers = client.buffers
+
+    def watch(self, since=None):
+        self.watches += 1
+        # From now on, not from the oldest: what was lost is lost.
+        watch = self.client.watch()
+        if self.watches == 1:
+            def lossy(timeout):
+                raise self.lose()
+
+            watch.next = lossy
+        return watch
+
+
+if __name__ == "__main__":
+    unittest.main()

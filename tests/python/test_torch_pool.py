@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools: what is shared where it lies, what is copied, and that memory is not given out again while others read it. On the host the blocks
+are a pool's and the pieces the test's own; on a GPU they are PyTorch's. deadline: 300 s"""
+
+import contextlib
+import ctypes
+import gc
+import os
+import threading
+import unittest
+import unittest.mock
+
+from torchtest import CUDA, DEVICE, TorchTest, cuda_only, settle, wait_for
+from zygote import Zygote
+
+import gpuipc
+import gpuipc.torch
+import torch
+from gpuipc.torch import _compat, _pool, _share
+
+MIB = 1 << 20
+BIG = 12 * MIB // 4  # floats; a block of its own, and PyTorch cuts nothing off
+
+
+class Cutter:
+    """A pool's functions, called as PyTorch calls them, for host memory."""
+
+    def __init__(self, client):
+        core = _pool._Core(client, _pool._native.PoolOptions(struct_size=ctypes.sizeof(_pool._native.PoolOptions)))
+        self.take = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_void_p)(core.functions[0])
+        self.give = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_void_p)(core.functions[1])
+
+    def block(self, size):
+        address = self.take(size, -1, None)
+        assert address
+        return address
+
+    @staticmethod
+    def piece(address, n, dtype=torch.float32):
+        return torch.frombuffer((ctypes.c_char * n).from_address(address), dtype=dtype)
+
+
+@unittest.skipIf(CUDA, "of host memory alone")
+class CutTest(TorchTest):
+    def setUp(self):
+        self.cutter = Cutter(self.torch_client())
+        self.address = self.cutter.block(4096)
+
+    def tearDown(self):
+        self.cutter.give(self.address, 4096, -1, None)
+        super().tearDown()
+
+    def test_all_of_a_block(self):
+        whole = Cutter.piece(self.address, 4096)
+        whole.fill_(2)
+        with gpuipc.torch.put(whole.view(32, 32), copy=False) as share:
+            child = self.zygote.fork()
+            child.run(f"got = gpuipc.torch.get(id={share.id!r})")
+            self.assertEqual(child.ask("(got.sum().item(), list(got.shape))"), [2048, [32, 32]])
+            whole[5] = 7
+            self.assertEqual(child.ask("got[0, 5].item()"), 7)
+            child.kill()
+
+    def test_a_piece_is_copied(self):
+        for start, n in ((0, 2048), (0, 4092), (1024, 1024), (2048, 2048)):
+            piece = Cutter.piece(self.address + start, n)
+            with self.subTest(start=start, n=n):
+                with gpuipc.torch.put(piece) as share:
+                    self.assertTrue(share.copied)
+                    self.assertIn("beside it", share.reason)
+                    self.assertNotEqual(share.buffer, _pool.find(self.address).buffer)
+                with self.assertRaisesRegex(BufferError, "neighbours=True"):
+                    gpuipc.torch.put(piece, copy=False)
+
+    def test_neighbours_may_be_seen(self):
+        first, second = Cutter.piece(self.address, 1024), Cutter.piece(self.address + 1024, 2048, torch.int16)
+        first.fill_(1)
+        second.fill_(9)
+        with gpuipc.torch.put(second, neighbours=True) as share:
+            self.assertEqual((share.copied, share.buffer), (False, _pool.find(self.address).buffer))
+            got = gpuipc.torch.get(id=share.id)
+            self.assertEqual((got.data_ptr(), got.sum().item()), (second.data_ptr(), 9 * 1024))
+            self.assertEqual(first.sum().item(), 256)
+            del got
+
+    def test_beyond_a_block(self):
+        self.assertIsNone(_pool.find(self.address + 4096))
+        self.assertIsNone(_pool.find(0))
+        self.assertIsNone(_pool.find(torch.ones(1).data_ptr()))
+
+    def test_pools_need_a_gpu(self):
+        pool = gpuipc.torch.pool()
+        self.assertIs(pool, gpuipc.torch.pool())
+        self.assertIsNot(pool, gpuipc.torch.pool(mode="0640"))
+        self.assertEqual((pool.bytes, pool.failures, pool.error), (0, 0, None))
+        if torch.cuda.is_available():
+            return
+        with self.assertRaisesRegex(RuntimeError, r"torch\.empty\(\)" if _compat.version() >= (2, 6) else "MemPool"):
+            with pool:
+                pass
+
+    def test_dead_process_s_pool(self):
+        child = self.zygote.fork()
+        child.run("import ctypes\nfrom gpuipc.torch import _pool, _clients\n"
+                  "options = _pool._native.PoolOptions(struct_size=ctypes.sizeof(_pool._native.PoolOptions))\n"
+                  "core = _pool._Core(_clients.client_for(), options)\n"
+                  "take = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_void_p)(core.functions[0])\n"
+                  "memory = torch.frombuffer((ctypes.c_char * 4096).from_address(take(4096, -1, None)), dtype=torch.uint8)\n"
+                  "share = gpuipc.torch.put(memory, 'of-a-pool', keep=60)")
+        got = gpuipc.torch.get("of-a-pool")
+        child.end()
+        self.assertEqual(got.sum().item(), 0)  # who has it has it
+        del got
+        wait_for(lambda: len(self.buffers()) == 2, "the pool's memory to go")
+        with self.assertRaisesRegex(FileNotFoundError, "keep="):
+            gpuipc.torch.get("of-a-pool")
+        self.client.free("of-a-pool")
+
+
+@unittest.skipIf(CUDA, "where there is no PyTorch with CUDA")
+class StandInTest(TorchTest):
+    """A stand-in for what PyTorch has of pools, to see what it is asked for."""
+
+    def setUp(self):
+        self.asked = asked = []
+
+        @contextlib.contextmanager
+        def use_mem_pool(pool, device=None):
+            asked.append(("use", pool, device))
+            try:
+                yield
+            finally:
+                asked.append(("used", pool))
+
+        def mem_pool(allocator, **options):
+            asked.append(("pool", allocator, options))
+            return f"pool {len(asked)}"
+
+        stand_ins = {"torch.cuda.MemPool": mem_pool, "torch.cuda.use_mem_pool": use_mem_pool, "torch.cuda.is_available": lambda: True,
+                     "torch.cuda.init": lambda: None, "torch._C._cuda_customAllocator": lambda *functions: functions,
+                     "gpuipc.torch._pool._configure": lambda text: asked.append(("configure", text))}
+        for name, stand_in in stand_ins.items():
+            patch = unittest.mock.patch(name, stand_in, create=True)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def test_made_once_and_entered(self):
+        pool = gpuipc.torch.Pool(self.client, device=1)
+        with pool, pool:
+            pass
+        with pool:
+            pass
+        functions = self.asked[0][1]
+        self.assertEqual(self.asked, [("pool", functions, {}), ("use", "pool 1", 1), ("use", "pool 1", 1), ("used", "pool 1"),
+                                      ("used", "pool 1"), ("use", "pool 1", 1), ("used", "pool 1")])
+        self.assertEqual(functions, pool._core.functions)
+        other = gpuipc.torch.Pool(self.client, split=False)
+        with other:
+            self.assertEqual(self.asked[-2], ("pool", other._core.functions, {"no_split": True}))
+        self.assertNotEqual(other._core.functions[0], functions[0])
+
+    def test_cannot_be_told_not_to_split(self):
+        with unittest.mock.patch("torch.cuda.MemPool", lambda allocator: None):
+            with self.assertRaisesRegex(RuntimeError, "no_split"):
+                gpuipc.torch.Pool(self.client, split=False).mem_pool
+
+    def test_expandable_segments_are_off_meanwhile(self):
+        pool = gpuipc.torch.Pool(self.client)
+        for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+            with unittest.mock.patch.dict(os.environ, {variable: "max_split_size_mb:64,expandable_segments:True"}):
+                self.asked.clear()
+                with pool:
+                    with pool:
+                        pass
+                    self.assertEqual([each[1] for each in self.asked if each[0] == "configure"],
+                                     ["max_split_size_mb:64,expandable_segments:False"])
+                self.assertEqual(self.asked[-1], ("configure", "max_split_size_mb:64,expandable_segments:True"))
+        self.asked.clear()
+        with unittest.mock.patch.dict(os.environ, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}), pool:
+            pass
+        self.assertNotIn("configure", [each[0] for each in self.asked])
+
+    def test_out_of_memory_says_why(self):
+        pool = gpuipc.torch.Pool(self.client)
+        take = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_void_p)(pool._core.functions[0])
+        with self.assertRaises(torch.cuda.OutOfMemoryError) as caught, pool:
+            self.assertIsNone(take(1 << 50, -1, None))
+            raise torch.cuda.OutOfMemoryError("out of memory")
+        self.assertIsInstance(caught.exception.__cause__, gpuipc.Error)
+        self.assertEqual((pool.failures, str(pool.error)), (1, str(caught.exception.__cause__)))
+        with self.assertRaises(torch.cuda.OutOfMemoryError) as caught, pool:
+            raise torch.cuda.OutOfMemoryError("somebody else's")
+        self.assertIsNone(caught.exception.__cause__)
+
+
+@cuda_only
+class PoolTest(TorchTest):
+    def new(self, *shape, pool=None, **options):
+        with pool or gpuipc.torch.pool():
+            return torch.empty(*shape, device=DEVICE, **options)
+
+    def test_not_copied(self):
+        tensor = self.new(BIG).fill_(1)
+        with gpuipc.torch.put(tensor, "big", copy=False) as share:
+            self.assertEqual(_pool.find(tensor.data_ptr()).buffer, share.buffer)
+            here = gpuipc.torch.get("big")
+            self.assertEqual(here.data_ptr(), tensor.data_ptr())
+            del here
+            child = self.zygote.fork()
+            child.run("got = gpuipc.torch.get('big')")
+            self.assertEqual(child.ask("got.sum().item()"), BIG)
+            tensor.fill_(5)
+            settle()
+            self.assertEqual(child.ask("got.sum().item()"), 5 * BIG)
+            child.run("got.mul_(2); torch.cuda.synchronize()")
+            self.assertEqual(tensor.sum().item(), 10 * BIG)
+            child.kill()
+
+    def test_neighbours(self):
+        first, second = self.new(1000).fill_(1), self.new(1000).fill_(2)
+        self.assertEqual(_pool.find(first.data_ptr()), _pool.find(second.data_ptr()))
+        with gpuipc.torch.put(first) as share:
+            self.assertIn("beside it", share.reason)
+            self.assertEqual(gpuipc.torch.get(id=share.id).sum().item(), 1000)
+        with gpuipc.torch.put(second, neighbours=True, copy=False) as share:
+            got = gpuipc.torch.get(id=share.id)
+            self.assertEqual((got.data_ptr(), got.sum().item()), (second.data_ptr(), 2000))
+            del got
+        # Alone in its block for now, but PyTorch would put others there.
+        lonely = self.new(3 * MIB)
+        with gpuipc.torch.put(lonely) as share:
+            self.assertEqual(share.copied, _pool._pieces(_pool.find(lonely.data_ptr())) != 1)
+
+    def test_one_block_a_tensor(self):
+        try:
+            pool = gpuipc.torch.pool(split=False)
+            tensors = [self.new(100, pool=pool).fill_(n) for n in range(3)]
+        except RuntimeError as error:
+            self.assertIn("no_split", str(error))
+            self.skipTest(str(error))
+        for n, tensor in enumerate(tensors):
+            with gpuipc.torch.put(tensor, copy=False) as share:
+                self.assertEqual(gpuipc.torch.get(id=share.id).sum().item(), 100 * n)
+        self.assertEqual(len({_pool.find(tensor.data_ptr()) for tensor in tensors}), 3)
+
+    def test_what_was_there_before_is_not_given_away(self):
+        old = self.new(12 * MIB, dtype=torch.uint8).fill_(0xAA)
+        block = _pool.find(old.data_ptr())
+        del old
+        tensor = self.new(12 * MIB - 700_000, dtype=torch.uint8).fill_(1)
+        self.assertEqual(tensor.data_ptr(), block.pointer)
+        with gpuipc.torch.put(tensor, copy=False) as share:
+            with self.client.open(id=share.buffer, access="ro") as buffer:
+                self.assertEqual(buffer.read(700_000, 12 * MIB - 700_000), bytes(700_000))
+                self.assertEqual(buffer.read(10), b"\x01" * 10)
+
+    def test_reuse(self):
+        """A producer frees and makes new tensors while consumers read."""
+        children = [self.zygote.fork() for _ in range(3)]
+        for child in children:
+            child.run("torch.zeros(1, device=DEVICE)")
+        for round_ in range(4):
+            tensor = self.new(BIG).fill_(100 + round_)
+            address = tensor.data_ptr()
+            with gpuipc.torch.put(tensor) as share:
+                self.assertFalse(share.copied)
+                for child in children:
+                    child.run(f"got = gpuipc.torch.get(id={share.id!r})")
+            del tensor, share
+            gc.collect()
+            for child in children:
+                child.tell("bad = sum((got != " + str(100 + round_) + ").sum().item() for _ in range(200))")
+            others = []
+            for _ in range(40):
+                others.append(self.new(BIG).fill_(-1))
+                self.assertNotEqual(others[-1].data_ptr(), address)
+                if len(others) > 3:
+                    others.pop(0)
+            settle()
+            for child in children:
+                child.hear()
+                self.assertEqual(child.ask("bad"), 0)
+            for child in children[1:]:
+                child.run("del got")
+            self.assertEqual(_share.pinned(), 1)
+            children[0].run("del got")
+            wait_for(lambda: _share.pinned() == 0, "the memory to be let go")
+            del others
+            # And from then on it is given out again.
+            again = [self.new(BIG) for _ in range(8)]
+            self.assertIn(address, [each.data_ptr() for each in again])
+            del again
+
+    def test_reuse_would_be_seen(self):
+        """The same without what keeps the memory: so the test above could fail."""
+        child = self.zygote.fork()
+        tensor = self.new(BIG).fill_(3)
+        share = gpuipc.torch.put(tensor)
+        child.run(f"got = gpuipc.torch.get(id={share.id!r})")
+        share.close()
+        _share._pinned.clear()
+        del tensor, share
+        gc.collect()
+        again = [self.new(BIG).fill_(-1) for _ in range(4)]
+        settle()
+        self.assertNotEqual(child.ask("(got != 3).sum().item()"), 0)
+        child.kill()
+        del again
+
+    def test_autograd(self):
+        with gpuipc.torch.pool():
+            weight = torch.nn.Parameter(torch.full((2048, 2048), 0.5, device=DEVICE))
+        with gpuipc.torch.put(weight, "weight", copy=False):
+            child = self.zygote.fork()
+            child.run("weight = gpuipc.torch.get('weight')")
+            optimizer = torch.optim.SGD([weight], lr=0.25)
+            with gpuipc.torch.pool():
+                loss = (torch.ones(2048, 2048, device=DEVICE) * weight).sum()
+            loss.backward()
+            optimizer.step()
+            settle()
+            self.assertEqual(child.ask("weight.unique().tolist()"), [0.25])
+            child.kill()
+        del weight, loss, optimizer
+
+    def test_compiled(self):
+        function = torch.compile(lambda x: torch.relu(x * 2 - 1).t().contiguous())
+        source = torch.full((2048, 2048), 3.0, device=DEVICE)
+        with gpuipc.torch.pool():
+            result = function(source)
+        with gpuipc.torch.put(result, "compiled", copy=False):
+            child = self.zygote.fork()
+            child.run("got = gpuipc.torch.get('compiled')")
+            self.assertEqual(child.ask("got.unique().tolist()"), [5])
+            child.run("got.fill_(2); torch.cuda.synchronize()")
+            self.assertEqual(function(result).unique().tolist(), [3])
+            child.kill()
+        torch.compiler.reset() if hasattr(torch, "compiler") else None
+
+    def test_graphs(self):
+        source = torch.ones(BIG, device=DEVICE)
+        pool = gpuipc.torch.pool()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream), pool:
+            result = torch.empty(BIG, device=DEVICE)
+            torch.mul(source, 2, out=result)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool.mem_pool.id):
+            torch.mul(source, 2, out=result)
+            made = result + 1
+        graph.replay()
+        settle()
+        child = self.zygote.fork()
+        with gpuipc.torch.put(result, "result", copy=False), gpuipc.torch.put(made, "made", neighbours=True) as share:
+            child.run("result, made = gpuipc.torch.get('result'), gpuipc.torch.get('made')")
+            self.assertFalse(share.copied)
+            for n in (1, 4, 9):
+                source.fill_(n)
+                graph.replay()
+                settle()
+                self.assertEqual(child.ask("(result.unique().tolist(), made.unique().tolist())"), [[2 * n], [2 * n + 1]])
+            child.kill()
+        del graph, result, made
+
+    def test_memory_goes_back(self):
+        tensors = [self.new(BIG) for _ in range(4)]
+        self.assertGreaterEqual(gpuipc.torch.pool().bytes, 4 * BIG * 4)
+        del tensors
+        gc.collect()
+        torch.cuda.empty_cache()
+        self.assertEqual(gpuipc.torch.pool().bytes, 0)
+
+    def test_out_of_memory(self):
+        pool = gpuipc.torch.pool()
+        failures = pool.failures
+        with self.assertRaises(torch.cuda.OutOfMemoryError) as caught:
+            with pool:
+                torch.empty(1 << 40, dtype=torch.uint8, device=DEVICE)
+        self.assertIsInstance(caught.exception.__cause__, gpuipc.errors.OutOfMemoryError)
+        self.assertGreater(pool.failures, failures)
+        self.assertIsInstance(pool.error, gpuipc.Error)
+        self.new(BIG).fill_(1)
+        settle()
+
+    def test_threads(self):
+        failures = []
+
+        def work(n):
+            try:
+                for _ in range(10):
+                    tensor = self.new(BIG).fill_(n)
+                    with gpuipc.torch.put(tensor, copy=False) as share:
+                        got = gpuipc.torch.get(id=share.id)
+                        if got.data_ptr() != tensor.data_ptr() or got[0].item() != n:
+                            failures.append("wrong")
+                        del got
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+
+    def test_outlives_its_process(self):
+        child = self.zygote.fork()
+        child.run(f"with gpuipc.torch.pool(keep=60): tensor = torch.empty({BIG}, device=DEVICE).fill_(6)\n"
+                  "share = gpuipc.torch.put(tensor, 'outlives', copy=False, keep=60)")
+        child.kill()
+        wait_for(lambda: not self.client.leases(), "its leases to end")
+        self.assertEqual(gpuipc.torch.get("outlives").unique().tolist(), [6])
+        for buffer in self.buffers():
+            self.client.free(id=buffer.id)
+
+    def test_expandable_segments(self):
+        for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+            settings = {variable: "expandable_segments:True,max_split_size_mb:512"}
+            with self.subTest(variable), Zygote(self.daemon.socket, DEVICE, settings) as zygote:
+                child = zygote.fork()
+                child.run("before = torch.ones(1 << 22, device=DEVICE)\n"
+                          f"with gpuipc.torch.pool(): tensor = torch.full(({BIG},), 2.0, device=DEVICE)\n"
+                          "after = torch.ones(1 << 22, device=DEVICE)\n"
+                          "from gpuipc.torch import _pool\n"
+                          "share = gpuipc.torch.put(tensor, 'expandable', copy=False)\n"
+                          "plain = gpuipc.torch.put(before, 'before')\n"
+                          "segments = {s['address']: s.get('is_expandable') for s in torch.cuda.memory_snapshot()}\n")
+                self.assertEqual(gpuipc.torch.get("expandable").unique().tolist(), [2])
+                self.assertEqual(gpuipc.torch.get("before").unique().tolist(), [1])
+                self.assertEqual(child.ask("(plain.copied, _pool.find(after.data_ptr()) is None)"), [True, True])
+                self.assertTrue(child.ask("any(segments.values())"))
+                child.end()
+
+
+if __name__ == "__main__":
+    unittest.main()
