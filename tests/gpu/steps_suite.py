@@ -9,7 +9,7 @@ import sys
 from step import Step
 
 ROOT = os.getcwd()  # of the tree: run.sh starts there
-JOBS = "6"
+JOBS = "10"
 
 
 def run_suite(rig, kind, suite=None, environment=None):
