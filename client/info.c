@@ -101,6 +101,7 @@ static gpuipc_device_info info_device(const struct device_info *device, const ch
                 .draining_bytes = known(device->draining_bytes),
                 .handles = put_words(words, &device->handles),
                 .degraded = device->degraded,
+                .spare_bytes = known(device->spare_bytes),
         };
 }
 

@@ -106,16 +106,19 @@ static bool audit_device(const struct registry *registry, const struct device *d
                         draining += buffer->allocated;
         }
         return device->used_bytes == used && device->draining_bytes == draining &&
-               device->reserved_bytes == reserved;
+               device->reserved_bytes == reserved && device->spare_bytes >= 0;
 }
 
 static bool audit_devices(const struct registry *registry) {
         const struct device *device;
+        int64_t n_spares = 0;
 
-        list_for_each(device, &registry->devices, by_registry)
+        list_for_each(device, &registry->devices, by_registry) {
+                n_spares += device->spare_bytes != 0;
                 if (!audit_device(registry, device))
                         return false;
-        return true;
+        }
+        return registry->n_spares == n_spares;
 }
 
 static bool audit_buffer_leases(const struct buffer *buffer) {

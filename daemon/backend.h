@@ -47,6 +47,7 @@ struct backend_device_info {
 
 struct backend {
         const char *name; /* "host" */
+        const char *ahead; /* the handle kind whose making takes so long that some is made ahead; NULL: none */
 
         /* Number of devices found, or -errno. The array and the devices stay the backend's and live as long as the process. */
         int (*probe)(const struct backend *backend, struct backend_device ***ret_devices);

@@ -168,6 +168,7 @@ static int cuda_check(struct backend_device *device, struct backend_detail *deta
 
 const struct backend backend_cuda = {
         .name = "cuda",
+        .ahead = CUDA_FD, /* a classic one would keep a context */
         .probe = cuda_probe_devices,
         .info = cuda_info,
         .round = cuda_round,

@@ -248,6 +248,13 @@ static void broker_on_status(uv_timer_t *timer) {
 
 /* ---- start ------------------------------------------------------------------------------------------------- */
 
+static bool broker_makes_ahead(const struct house *house) {
+        for (size_t i = 0; i < house->n_places; i++)
+                if (house->places[i].backend->ahead)
+                        return true;
+        return false;
+}
+
 static void broker_announce_features(struct broker *broker) {
         struct house *house = &broker->house;
         const char *features[] = {
@@ -258,6 +265,7 @@ static void broker_announce_features(struct broker *broker) {
                 house->store ? "restart-keeps-buffers" : NULL,
                 house->held ? "restart-state-held" : NULL,
                 registry_find_device(&house->registry, "host") ? "channels" : NULL,
+                broker_makes_ahead(house) ? "spares" : NULL,
         };
 
         for (size_t i = 0; i < ELEMENTSOF(features); i++)

@@ -62,6 +62,7 @@ const struct config_key config_keys[] = {
         LIMIT("BytesPerUser", KEY_SIZE, bytes_per_uid, 0, SCHEMA_INT_MAX, "infinity", "Memory charged to one user"),
         LIMIT("BytesPerSession", KEY_SIZE, bytes_per_session, 0, SCHEMA_INT_MAX, "infinity", "Memory one session made"),
         LIMIT("KeepFreeBytes", KEY_SIZE, keep_free_bytes, 0, SCHEMA_INT_MAX, "0", "Memory left free per device"),
+        LIMIT("SpareMax", KEY_SIZE, spare_bytes, 0, SCHEMA_INT_MAX, "1G", "Largest buffer made ahead; 0: none"),
         LIMIT("HostBytes", KEY_SHARE, host_bytes, 0, SCHEMA_INT_MAX, "50%", "Memory of device host"),
         LIMIT("BuffersMax", KEY_COUNT, buffers, 1, MILLION, "65536", "Buffers"),
         LIMIT("NamesPerUser", KEY_COUNT, names_per_uid, 0, MILLION, "4096", "Names of one user"),

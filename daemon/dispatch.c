@@ -192,11 +192,39 @@ static void dispatch_keep(struct request *request) {
         store_send(request->house->store, &request->errand);
 }
 
+static bool dispatch_ready(struct job *job) {
+        struct request *request = container_of(job, struct request, job);
+
+        return request->op->ready && request->op->ready(request);
+}
+
+static void dispatch_worked(struct job *job);
+
+static void dispatch_submit(struct request *request) {
+        request->state = REQUEST_WORKING;
+        request->job.uid = request->client->peer.principal.uid;
+        request->job.needless = dispatch_ready;
+        request->job.work = dispatch_work;
+        request->job.done = dispatch_worked;
+        lane_submit(request->place->lane, &request->job);
+}
+
+static bool dispatch_again(struct request *request) {
+        if (request->job.result != -ENOMEM || request->tried_again || !request->op->again)
+                return false;
+        request->tried_again = request->op->again(request);
+        return request->tried_again;
+}
+
 static void dispatch_worked(struct job *job) {
         struct request *request = container_of(job, struct request, job);
 
         if (!request->session) {
                 dispatch_abandon_now(request);
+                return;
+        }
+        if (dispatch_again(request)) {
+                dispatch_submit(request);
                 return;
         }
         request->state = REQUEST_RUNNING;
@@ -208,7 +236,7 @@ static void dispatch_begin(struct request *request) {
         int r = 0;
 
         request->queue = NULL;
-        request->no_work = false;
+        request->no_work = request->tried_again = false;
         fault_point(request_method(request), "begin");
         if (request->op->begin)
                 r = request->op->begin(request);
@@ -229,11 +257,7 @@ static void dispatch_begin(struct request *request) {
                 dispatch_keep(request);
                 return;
         }
-        request->state = REQUEST_WORKING;
-        request->job.uid = request->client->peer.principal.uid;
-        request->job.work = dispatch_work;
-        request->job.done = dispatch_worked;
-        lane_submit(request->place->lane, &request->job);
+        dispatch_submit(request);
 }
 
 /* ---- messages --------------------------------------------------------------------------------------------- */

@@ -47,7 +47,7 @@ void fault_point(const char *what, const char *beat) {
         char point[64], line[66], go;
         int n;
 
-        if (!method)
+        if (strcmp(what, "State") == 0 || strcmp(what, "Store") == 0)
                 fault_step();
         snprintf(point, sizeof(point), "%s.%s", method ? method + 1 : what, beat);
         if (!fd || !fault_listed("GPUIPC_FAULT_POINT", point))

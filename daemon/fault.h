@@ -13,7 +13,7 @@
 #include <stdbool.h>
 
 #ifdef GPUIPC_FAULT
-/* Any thread. `what` is a method's full name, or State or Store; `beat` the moment within it. */
+/* Any thread. `what` is a method's full name, or Spare, State or Store; `beat` the moment within it. */
 void fault_point(const char *what, const char *beat);
 bool fault_absent(const char *option);
 

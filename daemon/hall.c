@@ -51,13 +51,28 @@ static bool hall_round(struct hall *hall) {
         return ready || woken || registry->room || !list_empty(&registry->retiring) || registry->events.next != house->news_seen;
 }
 
+static uint64_t hall_review_spares(struct house *house) {
+        uint64_t next = UINT64_MAX, now = clock_monotonic_usec();
+
+        for (size_t i = 0; i < house->n_places; i++) {
+                uint64_t place_next = spare_review(&house->places[i], house->stopping, now);
+
+                next = place_next < next ? place_next : next;
+        }
+        return next;
+}
+
 bool hall_settle(struct hall *hall, uint64_t *ret_next_usec) {
         struct house *house = hall->house;
         uint64_t keep_usec = registry_expire(&house->registry, clock_real_usec(), clock_monotonic_usec());
+        uint64_t spare_usec;
         bool more = true;
 
         for (int i = 0; i < SETTLE_ROUNDS && more; i++)
                 more = hall_round(hall);
+        spare_usec = hall_review_spares(house);
         *ret_next_usec = keep_usec < house->pump_usec ? keep_usec : house->pump_usec;
+        if (spare_usec < *ret_next_usec)
+                *ret_next_usec = spare_usec;
         return more;
 }

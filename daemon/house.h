@@ -25,7 +25,7 @@ struct house {
         const char *backend_name;   /* "host", "cuda" or "auto" */
         struct store *store;        /* NULL: a restart keeps nothing */
         const char *held;           /* in words: what an earlier daemon left cannot be read, and is kept as it is; NULL: all is well */
-        const char *features[8];
+        const char *features[12];
         size_t n_features;
         uint64_t started_usec;      /* monotonic */
         uint64_t last_reference;    /* of Internal errors */

@@ -147,6 +147,28 @@ static void lane_proceed(struct lane *lane) {
                 uv_close((uv_handle_t *)&lane->timer, lane_on_closed);
 }
 
+static struct job *lane_find_needless(struct lane *lane) {
+        struct job *job;
+
+        list_for_each(job, &lane->turns, by_lane)
+                if (job->needless && !job->begun && job->needless(job))
+                        return job;
+        return NULL;
+}
+
+/* What just ended may have done another's work. The search begins anew each time, since `done` may add and take out. */
+static void lane_end_needless(struct lane *lane) {
+        struct job *job;
+
+        while (!lane->closing && (job = lane_find_needless(lane))) {
+                struct list *place = job->by_lane.next;
+
+                list_remove(&job->by_lane);
+                job_step_aside(job, place);
+                job_end(job, 0);
+        }
+}
+
 static void lane_after_work(uv_work_t *request, int status) {
         struct lane *lane = request->data;
         struct job *job = lane->running;
@@ -163,6 +185,7 @@ static void lane_after_work(uv_work_t *request, int status) {
                 list_append(&lane->turns, &job->by_lane);
         else
                 job_end(job, more ? -ECANCELED : job->result);
+        lane_end_needless(lane);
         lane_proceed(lane);
         lane->ending = false;
 }

@@ -17,6 +17,7 @@ struct job {
         /* The owner's. */
         uid_t uid;
         int (*work)(struct job *job);  /* pool thread; may block. JOB_MORE: queue me again behind the other uids; else the result */
+        bool (*needless)(struct job *job); /* loop; NULL: never. True: what work would do is done, `done` follows with 0 in its stead */
         void (*done)(struct job *job); /* loop; `result` is set; the job's memory is the owner's again */
         int result;
         /* The lane's. */
@@ -41,7 +42,8 @@ int lane_new(uv_loop_t *loop, const char *name, uint64_t stuck_ms, void (*on_stu
  * stuck job is leaked on purpose. */
 void lane_close(struct lane *lane);
 
-void lane_submit(struct lane *lane, struct job *job); /* cannot fail */
+/* Cannot fail. Whether the job is needless is not asked here, but whenever another has ended, of the first of each uid. */
+void lane_submit(struct lane *lane, struct job *job);
 
 /* Takes a job that has not begun out of the lane again: true. One that runs, or waits for its next step: false; `done` will
  * come, with -ECANCELED when it had wanted another step: what its steps made so far is then the owner's to undo. */

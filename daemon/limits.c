@@ -13,6 +13,7 @@ const struct limit_field limit_fields[] = {
         LIMIT(bytes_per_uid),
         LIMIT(bytes_per_session),
         LIMIT(keep_free_bytes),
+        LIMIT(spare_bytes),
         LIMIT(host_bytes),
         LIMIT(buffers),
         LIMIT(names_per_uid),

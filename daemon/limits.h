@@ -14,6 +14,7 @@ struct limits {
         int64_t bytes_per_uid;      /* allocated bytes charged to one uid */
         int64_t bytes_per_session;  /* allocated bytes whose first lease a session holds */
         int64_t keep_free_bytes;    /* left free on each device */
+        int64_t spare_bytes;        /* largest buffer that is made ahead; 0: none is */
         int64_t host_bytes;         /* capacity of device "host"; 0: half of the smaller of RAM and the memory limit */
         int64_t buffers;            /* in all */
         int64_t names_per_uid;

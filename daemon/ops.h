@@ -2,7 +2,9 @@
 /* The table of operations. Each is a row: who may, which lane, how it answers, and four beats.
  *
  *   begin    loop: validate, resolve, reserve. 0, a verdict, -errno, or VERDICT_AGAIN with request->queue set: wait
+ *   (ready)  loop: while it waits for its turn on the lane: whether what work would do is done by now. Then work is left out
  *   work     pool: may block. 0, JOB_MORE, or -errno, which finish sees as job.result
+ *   (again)  loop: work ended for want of memory, for the first time: whether some came free for it. Then work runs once more
  *   (keeps)  loop: with a store, what was reserved is written down and its descriptors sent there; see keeping.h
  *   finish   loop: commit and fill the reply; on a verdict or -errno it has undone what begin reserved. VERDICT_AGAIN: wait
  *            (begin runs again), or for an event stream: nothing to say now
@@ -38,7 +40,9 @@ struct op {
         int log_level; /* of its line when it succeeds */
         const char *(*about)(const struct request *request); /* which thing was asked for, for that line; NULL: none */
         int (*begin)(struct request *request);
+        bool (*ready)(struct request *request);
         int (*work)(struct request *request);
+        bool (*again)(struct request *request);
         int (*finish)(struct request *request);
         void (*abandon)(struct request *request);
 };
@@ -55,7 +59,9 @@ const char *op_free_about(const struct request *request);
 const char *op_kick_about(const struct request *request);
 
 int op_allocate_begin(struct request *request);
+bool op_allocate_ready(struct request *request);
 int op_allocate_work(struct request *request);
+bool op_allocate_again(struct request *request);
 int op_allocate_finish(struct request *request);
 void op_allocate_abandon(struct request *request);
 
@@ -64,6 +70,7 @@ int op_open_finish(struct request *request);
 
 int op_channel_create_begin(struct request *request);
 int op_channel_create_work(struct request *request);
+bool op_channel_create_again(struct request *request);
 int op_channel_create_finish(struct request *request);
 int op_channel_attach_begin(struct request *request);
 int op_channel_attach_finish(struct request *request);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Allocate: a new buffer and its first lease. begin charges for it, work makes the memory, finish commits. Loop thread but for
- * op_allocate_work(). */
+/* Allocate: a new buffer and its first lease. begin charges for it, work makes the memory where none was made ahead, finish commits.
+ * Loop thread but for op_allocate_work(). */
 #include "clock.h"
 #include "grant.h"
 #include "making.h"
@@ -62,7 +62,17 @@ int op_allocate_begin(struct request *request) {
         spec.stored = place->store && strcmp(spec.handle, "cuda-ipc") != 0; /* that one ends with the daemon's process */
         spec.ro_enforced = place->info.ro_enforced;
         r = making_round(request, spec.device, spec.size, spec.handle, &spec.allocated);
-        return r == 0 ? making_reserve(request, &spec) : r;
+        if (r == 0)
+                r = making_reserve(request, &spec);
+        if (r == 0)
+                request->no_work = op_allocate_ready(request);
+        return r;
+}
+
+/* Memory made ahead serves as any new memory does. */
+bool op_allocate_ready(struct request *request) {
+        request->backing = spare_take(request->place, request->buffer->handle, request->buffer->allocated);
+        return request->backing;
 }
 
 int op_allocate_work(struct request *request) {
@@ -72,12 +82,17 @@ int op_allocate_work(struct request *request) {
                                         request->buffer->handle, &request->backing, &request->detail);
 }
 
+bool op_allocate_again(struct request *request) {
+        return spare_give_way(request->place);
+}
+
 int op_allocate_finish(struct request *request) {
         int r = making_judge(request);
 
         if (r != 0)
                 return r;
         registry_allocate_commit(request_registry(request), request->buffer, take_ptr(request->backing), clock_real_usec());
+        spare_note(request->place, request->buffer->handle, request->buffer->allocated, clock_monotonic_usec());
         grant_fill(request, request->lease);
         return 0;
 }

@@ -235,6 +235,11 @@ int op_channel_create_work(struct request *request) {
         return r < 0 ? create_fail(request, r) : r;
 }
 
+bool op_channel_create_again(struct request *request) {
+        request->slots_made = false; /* all of it was closed */
+        return !request->short_of_host && spare_give_way(request->place);
+}
+
 int op_channel_create_finish(struct request *request) {
         int r;
 

@@ -27,6 +27,7 @@ static void device_describe(const struct workplace *place, const struct limits *
                 .handles = {device->handles, device->n_handles},
                 .zeroed = device->zeroed,
                 .degraded = device->degraded,
+                .spare_bytes = place->backend->ahead ? device->spare_bytes : SCHEMA_UNSET,
         };
 }
 

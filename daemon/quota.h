@@ -40,6 +40,7 @@ struct device {
         int64_t used_bytes;     /* committed buffers, draining included */
         int64_t draining_bytes; /* of those, in state draining */
         int64_t reserved_bytes;
+        int64_t spare_bytes;    /* made ahead for the next Allocate: nobody's, and gone when anybody needs it */
         int zeroed;             /* enum zeroed */
         bool degraded;
         const char *const *handles;

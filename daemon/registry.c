@@ -145,6 +145,20 @@ int descriptors_check(const struct registry *registry, int64_t n, int64_t n_left
         return n <= limit - used ? 0 : fail_quota(failure, "descriptors", limit, used, n);
 }
 
+void registry_spare_begin(struct registry *registry, struct device *device, int64_t bytes) {
+        device->spare_bytes = bytes;
+        registry->n_spares++;
+}
+
+void registry_spare_end(struct registry *registry, struct device *device) {
+        device->spare_bytes = 0;
+        registry->n_spares--;
+}
+
+int64_t registry_spare_descriptors(const struct registry *registry) {
+        return registry->limits.descriptors - registry->n_descriptors - registry->n_spares - DESCRIPTORS_FOR_SESSIONS;
+}
+
 int registry_use_descriptors(struct registry *registry, int64_t n, struct failure *failure) {
         int r = n > 0 ? descriptors_check(registry, n, DESCRIPTORS_FOR_REFUSALS, failure) : 0;
 

@@ -151,6 +151,7 @@ struct registry {
         int64_t n_clients, n_buffers, n_leases;        /* n_buffers counts reserved ones; n_leases does not */
         int64_t n_shown_buffers;                       /* not reserved */
         int64_t n_descriptors;                         /* in use by sessions, processes and buffers */
+        int64_t n_spares;                              /* devices with memory made ahead, which has a descriptor each */
         uint64_t last_client, last_buffer, last_lease; /* serials given */
         bool room;                                     /* bytes, a slot or a name came free, or a name appeared */
 };
@@ -171,6 +172,13 @@ void registry_add_device(struct registry *registry, struct device *device);
 struct device *registry_find_device(const struct registry *registry, const char *uuid);
 struct device *registry_default_device(const struct registry *registry); /* the only GPU, else host */
 void registry_set_degraded(struct registry *registry, struct device *device, bool degraded, int64_t now_usec);
+
+/* Memory made ahead is in no sum but the device's spare_bytes and counts against no limit: it gives way. One at a time per device. */
+void registry_spare_begin(struct registry *registry, struct device *device, int64_t bytes);
+void registry_spare_end(struct registry *registry, struct device *device);
+
+/* Descriptors that buffers may still take, less those of memory made ahead. May be negative. */
+int64_t registry_spare_descriptors(const struct registry *registry);
 
 /* ---- clients ---- */
 

@@ -59,6 +59,7 @@ struct request {
         bool keeps_process;    /* the errand puts the process there */
         int kept;              /* what came of it: 0 or -errno */
         bool no_work;          /* begin found that there is nothing to do on the lane */
+        bool tried_again;      /* work has run once more for want of memory */
         struct cursor cursor;  /* List, ListBuffers */
         void *page;            /* items of the reply; freed with the request */
         enum access access;    /* what is asked for */

@@ -61,7 +61,7 @@ int workplace_init(struct workplace *place, uv_loop_t *loop, struct registry *re
         int r;
 
         *place = (struct workplace){.backend = backend, .backend_device = backend_device, .registry = registry, .loop = loop};
-        list_init(&place->spare_closers);
+        list_init(&place->closers);
         backend->info(backend_device, &place->info);
         device->uuid = rcstr_new(place->info.uuid);
         device->name = rcstr_new(place->info.name);
@@ -90,9 +90,9 @@ void workplace_deinit(struct workplace *place) {
         struct closer *closer;
 
         alarm_cancel(&place->check_alarm);
-        list_for_each(closer, &place->spare_closers, by_place)
+        list_for_each(closer, &place->closers, by_place)
                 free(closer);
-        list_init(&place->spare_closers);
+        list_init(&place->closers);
         if (place->lane)
                 lane_close(place->lane);
         if (place->closing_lane)
@@ -109,12 +109,12 @@ int workplace_prepare_close(struct workplace *place) {
         if (!closer)
                 return -ENOMEM;
         closer->place = place;
-        list_append(&place->spare_closers, &closer->by_place);
+        list_append(&place->closers, &closer->by_place);
         return 0;
 }
 
 static struct closer *workplace_take_closer(struct workplace *place) {
-        struct list *link = list_first(&place->spare_closers);
+        struct list *link = list_first(&place->closers);
 
         list_remove(link);
         return container_of(link, struct closer, by_place);

@@ -10,6 +10,7 @@
 #include "backend.h"
 #include "lane.h"
 #include "registry.h"
+#include "spare.h"
 #include "store.h"
 
 struct closer; /* memory set aside for closing one buffer */
@@ -23,7 +24,8 @@ struct workplace {
         struct registry *registry;
         struct store *store; /* NULL: nothing of it is in a store */
         uv_loop_t *loop;
-        struct list spare_closers; /* one for each buffer that has memory or is getting it */
+        struct list closers; /* set aside: one for each buffer that has memory or is getting it */
+        struct spare spare;
         bool stuck[2];  /* by lane: a call does not return */
         bool sick;      /* by the backend's word; checked again and again */
         struct job check;

@@ -579,6 +579,7 @@ typedef struct gpuipc_device_info {
         int64_t total_bytes, free_bytes, brokered_bytes, draining_bytes;
         const char *const *handles; /* NULL-ended */
         int degraded;
+        int64_t spare_bytes; /* made ahead for the next allocation, nobody's, given back when needed; −1: none are ever made */
 } gpuipc_device_info;
 
 typedef struct gpuipc_status_info {
@@ -639,7 +640,7 @@ GPUIPC_PUBLIC void gpuipc_watch_free(gpuipc_watch *watch);
 /* ---- for Python -------------------------------------------------------------------------------------------
  *
  * What the package gpuipc cannot do in Python itself: a tensor of DLPack is ended by whoever consumed it, in any thread, with the
- * interpreter's lock or without, amid an exception, after the interpreter's end. The library links no Python and is handed what it calls. */
+ * interpreter's lock or without, amid an exception, after the interpreter's end. The library links no Python; it is told what to call. */
 
 /* Functions of Python's own interface: PyGILState_Ensure, PyGILState_Release, PyErr_Fetch, PyErr_Restore, Py_IncRef, Py_DecRef,
  * PyCapsule_New, PyCapsule_IsValid, PyCapsule_GetPointer. */
@@ -669,7 +670,7 @@ typedef struct gpuipc_tensor {
         int32_t n_dimensions;
         int32_t device_type, device_id; /* as DLPack numbers them */
         uint8_t type_code, type_bits;
-        uint16_t versioned; /* 1: a DLManagedTensorVersioned, 1.0, in a capsule "dltensor_versioned"; 0: a DLManagedTensor, "dltensor" */
+        uint16_t versioned; /* 1: a DLManagedTensorVersioned, 1.0, of the name "dltensor_versioned"; 0: a DLManagedTensor, "dltensor" */
         uint64_t flags;     /* of the versioned: 1 read-only, 2 a copy */
 } gpuipc_tensor;
 

@@ -98,6 +98,7 @@ static const struct field device_fields[] = {
         FIELD(device_info, handles, FIELD_STRING_ARRAY),
         FIELD(device_info, zeroed, FIELD_ENUM, .values = zeroed_kinds),
         FIELD(device_info, degraded, FIELD_BOOL),
+        FIELD(device_info, spare_bytes, FIELD_INT, OPTIONAL),
 };
 const struct schema schema_device = SCHEMA(device_info, "Device", device_fields);
 

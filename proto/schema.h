@@ -84,6 +84,7 @@ struct device_info {
         struct string_array handles;
         int zeroed;                               /* enum zeroed */
         bool degraded;
+        int64_t spare_bytes;                      /* optional */
 };
 
 struct handle_info {

@@ -111,7 +111,9 @@ static int share(int64_t bytes, int64_t total, int width) {
 
 static void bar_put(struct look *look, const gpuipc_device_info *device, int width) {
         int64_t total = device->total_bytes, used = total - device->free_bytes;
-        int64_t live = device->brokered_bytes - device->draining_bytes, others = used - device->brokered_bytes;
+        int64_t live = device->brokered_bytes - device->draining_bytes;
+        int64_t spare = device->spare_bytes > 0 ? device->spare_bytes : 0; /* to be had, measured as used as it is */
+        int64_t others = used - device->brokered_bytes - spare;
         int draining, ours, rest;
 
         if (total <= 0) {

@@ -35,8 +35,8 @@ static const struct table_column channel_columns[] = {
 static const struct table_column device_columns[] = {
         { "DEVICE", false, 12, 0 }, { "NAME", false, 6, 3 },    { "KIND", false, 0, 4 },
         { "TOTAL", true, 0, 0 },    { "FREE", true, 0, 0 },     { "BROKERED", true, 0, 0 },
-        { "DRAINING", true, 0, 0 }, { "HANDLES", false, 7, 2 }, { "ZEROED", false, 0, 1 },
-        { "STATE", false, 0, 0 },
+        { "DRAINING", true, 0, 0 }, { "SPARE", true, 0, 5 },    { "HANDLES", false, 7, 2 },
+        { "ZEROED", false, 0, 1 },  { "STATE", false, 0, 0 },
 };
 /* clang-format on */
 
@@ -166,6 +166,7 @@ void rows_device(struct rows *rows, const gpuipc_device_info *device) {
         rows_size_put(rows, device->free_bytes);
         rows_size_put(rows, device->brokered_bytes);
         rows_size_put(rows, device->draining_bytes);
+        rows_size_put(rows, device->spare_bytes);
         for (size_t i = 0; device->handles && device->handles[i]; i++) {
                 bytes_append_str(&handles, i > 0 ? "," : "");
                 bytes_append_str(&handles, device->handles[i]);

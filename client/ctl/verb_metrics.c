@@ -19,6 +19,7 @@ enum metric {
         METRIC_TOTAL,
         METRIC_FREE,
         METRIC_DEGRADED,
+        METRIC_SPARE,
         METRIC_BROKERED,
         METRIC_DRAINING,
         METRIC_BUFFERS,
@@ -37,6 +38,7 @@ static const struct {
         [METRIC_TOTAL] = { "gpuipc_device_total_bytes", "What a device has." },
         [METRIC_FREE] = { "gpuipc_device_free_bytes", "What a device has free, whoever uses the rest." },
         [METRIC_DEGRADED] = { "gpuipc_device_degraded", "1 when the device has stopped answering." },
+        [METRIC_SPARE] = { "gpuipc_device_spare_bytes", "Made ahead for the next allocation, given back when needed." },
         [METRIC_BROKERED] = { "gpuipc_brokered_bytes", "What buffers take, draining ones included." },
         [METRIC_DRAINING] = { "gpuipc_draining_bytes",
                               "What buffers take whose leases are over but whose holders still live." },
@@ -102,6 +104,8 @@ static void status_add(const gpuipc_status_info *status, void *data) {
                 if (device->free_bytes >= 0)
                         add(sums, METRIC_FREE, device->free_bytes, "device", device->uuid, NULL, NULL);
                 add(sums, METRIC_DEGRADED, device->degraded != 0, "device", device->uuid, NULL, NULL);
+                if (device->spare_bytes >= 0)
+                        add(sums, METRIC_SPARE, device->spare_bytes, "device", device->uuid, NULL, NULL);
                 add(sums, METRIC_BROKERED, 0, "device", device->uuid, NULL, NULL);
                 add(sums, METRIC_DRAINING, 0, "device", device->uuid, NULL, NULL);
         }

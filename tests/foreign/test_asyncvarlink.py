@@ -38,6 +38,7 @@ class Device:
     handles: list[str]
     zeroed: typing.Literal["driver", "wiped", "unknown"]
     degraded: bool
+    spare_bytes: int | None
 
 
 @dataclasses.dataclass

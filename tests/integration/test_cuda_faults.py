@@ -169,6 +169,7 @@ class ReadOnlyTest(CudaTest):
 class FailuresTest(CudaTest):
     """Each entry point of the way to a buffer, with each kind of error."""
 
+    args = ("--spare-max", "0")  # the call that fails is to be the client's own
     CODES = {1: "Internal", 2: "OutOfMemory", 46: "DeviceDegraded", 304: "Internal", 719: "DeviceDegraded", 801: "HandleUnsupported",
              999: "DeviceDegraded"}
 

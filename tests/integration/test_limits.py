@@ -22,7 +22,7 @@ PAGE = backend.PAGE
 ALICE, BOB, CAROL = 2001, 2002, 2003
 STATUS = b'{"method":"io.gpuipc.Broker.GetStatus"}'
 NAMES = {"clients", "clients_per_uid", "leases_per_session", "leases_per_uid", "bytes_per_uid", "bytes_per_session", "keep_free_bytes",
-         "host_bytes", "buffers", "names_per_uid", "waits_per_session", "waits_per_uid", "wait_ms", "keep_ms",
+         "spare_bytes", "host_bytes", "buffers", "names_per_uid", "waits_per_session", "waits_per_uid", "wait_ms", "keep_ms",
          "message_bytes", "events", "unread_bytes", "unread_ms", "stored_descriptors",
          "stored_per_uid", "resume_ms", "descriptors"}
 

@@ -19,12 +19,12 @@ COLUMNS = 140
 
 # Downwards only: a module includes its own layer and those before it. A new module needs a place here.
 LAYERS = (
-    ("util", "alarm clock creds errand fault handed lending limits list log log_text map memory notify rcstr waitq"),
+    ("util", "alarm clock creds errand fault handed lending limits list log log_text map memory notify pace rcstr waitq"),
     ("backends", "annex backend backend_absent backend_cuda backend_host cuda_* wipe wipe_helper"),
     ("lane", "lane"),
     ("store", "leftovers state state_* store"),
     ("ledger", "audit audit_state buffer channel client cursor events keeps lease ledger policy quota record registry reserve restore resume stored"),
-    ("house", "house workplace"),
+    ("house", "house spare workplace"),
     ("ops", "grant keeping making opening ops ops_* request"),
     ("dispatch", "dispatch report wait"),
     ("session", "farewell hall outbox process sender session"),

@@ -54,6 +54,27 @@ void gate_open(struct gate *gate) {
         pthread_mutex_unlock(&gate->lock);
 }
 
+void gate_shut(struct gate *gate) {
+        pthread_mutex_lock(&gate->lock);
+        gate->open = false;
+        pthread_mutex_unlock(&gate->lock);
+}
+
+void gate_fail(struct gate *gate, int error) {
+        pthread_mutex_lock(&gate->lock);
+        gate->fail = error;
+        pthread_mutex_unlock(&gate->lock);
+}
+
+int gate_n_entered(struct gate *gate) {
+        int n;
+
+        pthread_mutex_lock(&gate->lock);
+        n = gate->entered;
+        pthread_mutex_unlock(&gate->lock);
+        return n;
+}
+
 void gate_permit(struct gate *gate) {
         pthread_mutex_lock(&gate->lock);
         gate->permits++;
@@ -196,6 +217,11 @@ void office_init(struct office *office, int64_t capacity_bytes) {
         office->house.n_places = 1;
 }
 
+void office_make_ahead(struct office *office, int64_t max_bytes) {
+        gated.ahead = "memfd";
+        office->house.registry.limits.spare_bytes = max_bytes;
+}
+
 void office_stock(struct office *office) {
         pthread_mutex_init(&office->shelf.gate.lock, NULL);
         pthread_cond_init(&office->shelf.gate.changed, NULL);
@@ -225,6 +251,7 @@ bool office_turn(struct office *office) {
         uv_run(&office->loop, UV_RUN_NOWAIT);
         more = hall_settle(&office->hall, &next_usec);
         ck_assert(registry_check(&office->house.registry));
+        ck_assert(spare_check(&office->place));
         return more || !workplace_idle(&office->place) || (office->store && !store_settled(office->store));
 }
 
@@ -253,8 +280,10 @@ static void assert_nothing_left(const struct office *office) {
         ck_assert_int_eq(device->used_bytes, 0);
         ck_assert_int_eq(device->reserved_bytes, 0);
         ck_assert_int_eq(device->draining_bytes, 0);
+        ck_assert_int_eq(device->spare_bytes, 0);
+        ck_assert_int_eq(registry->n_spares, 0);
         ck_assert(list_empty(&device->waitq.waiters));
-        ck_assert(list_empty(&office->place.spare_closers));
+        ck_assert(list_empty(&office->place.closers));
         ck_assert(list_empty(&office->house.waiting));
         ck_assert(list_empty(&office->house.watching));
         ck_assert_int_eq(office->n_people, 0);
@@ -262,6 +291,7 @@ static void assert_nothing_left(const struct office *office) {
 
 void office_deinit(struct office *office) {
         gate_open(&office->gate);
+        office->house.stopping = true; /* what was made ahead goes */
         office_settle(office);
         ck_assert_int_eq(office->gate.entered, office->gate.left);
         assert_nothing_left(office);

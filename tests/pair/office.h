@@ -59,6 +59,9 @@ struct caller {
 
 void office_init(struct office *office, int64_t capacity_bytes);
 
+/* From now on buffers of up to so many bytes are made ahead, as where making them takes long. */
+void office_make_ahead(struct office *office, int64_t max_bytes);
+
 /* From now on a restart keeps buffers; before anybody comes. */
 void office_stock(struct office *office);
 
@@ -86,7 +89,14 @@ int office_patience_sec(void);
 void office_settle(struct office *office);
 
 void gate_open(struct gate *gate);
+void gate_shut(struct gate *gate);
 void gate_permit(struct gate *gate);
+
+/* Calls that are let pass from now on end with the errno; with 0 they work. */
+void gate_fail(struct gate *gate, int error);
+
+/* How many calls have come in so far. */
+int gate_n_entered(struct gate *gate);
 
 /* Waits until so many calls have come in, or gone out, in all. */
 void gate_wait_entered(struct gate *gate, int n);

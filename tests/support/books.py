@@ -111,6 +111,7 @@ class BooksTest(DaemonTest):
             "sessions": status["sessions"] - 1,
             "brokered": sum(buffer["allocated"] for buffer in buffers),
             "draining": sum(buffer["allocated"] for buffer in buffers if buffer["state"] == "draining"),
+            "spare": device.get("spare_bytes", 0),
         }
         said = (status["leases"], status["buffers"], device["brokered_bytes"], device["draining_bytes"])
         agree = said == (shown["leases"], shown["buffers"], shown["brokered"], shown["draining"]) and \
@@ -128,7 +129,7 @@ class BooksTest(DaemonTest):
     def wait_books(self, fds=None, **expected):
         """Waits for exactly these figures, those not named being 0, and for that many descriptors beyond an idle daemon's:
         by default a socket and a pidfd for each session and one for each buffer."""
-        wanted = dict.fromkeys(("leases", "buffers", "draining_leases", "sessions", "brokered", "draining"), 0)
+        wanted = dict.fromkeys(("leases", "buffers", "draining_leases", "sessions", "brokered", "draining", "spare"), 0)
         wanted.update(expected)
         fds = self.fds(wanted["sessions"], wanted["buffers"]) if fds is None else fds
         found = []

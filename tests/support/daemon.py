@@ -151,7 +151,7 @@ class Daemon:
         def idle():
             status = self.status()
             return (status["leases"], status["buffers"], status["sessions"]) == (0, 0, 1) and all(
-                device["brokered_bytes"] == device["draining_bytes"] == 0 for device in status["devices"])
+                device["brokered_bytes"] == device["draining_bytes"] == device.get("spare_bytes", 0) == 0 for device in status["devices"])
 
         wait_for(idle, f"an empty ledger; now {self.status()}")
         wait_for(lambda: len(open_fds(self.pid)) - self.idle_fds in driver_fds(),

@@ -75,6 +75,10 @@ struct test_job job_gated(const char *name, uid_t uid) {
         return t;
 }
 
+bool job_needless(struct job *job) {
+        return container_of(job, struct test_job, job)->needless;
+}
+
 struct lane *lane_started(uint64_t stuck_ms) {
         struct lane *lane;
 

@@ -19,6 +19,7 @@ struct test_job {
         int steps; /* left */
         bool gated;
         sem_t entered, gate;
+        bool needless; /* what job_needless() says */
         int n_done;
         struct lane *submit_to, *close_in_done;
         struct test_job *submit;
@@ -33,6 +34,9 @@ void wait_sem(sem_t *sem);
 
 struct test_job job_named(const char *name, uid_t uid);
 struct test_job job_gated(const char *name, uid_t uid);
+
+/* For job.needless. */
+bool job_needless(struct job *job);
 
 /* Notes "stuck" and "free"; closes the lane that arg points to, if any. */
 void on_stuck(void *arg, bool stuck);

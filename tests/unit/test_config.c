@@ -90,6 +90,7 @@ static const struct row {
         SIZE_ROW("BytesPerUser", "bytes-per-user", bytes_per_uid, SCHEMA_INT_MAX),
         SIZE_ROW("BytesPerSession", "bytes-per-session", bytes_per_session, SCHEMA_INT_MAX),
         SIZE_ROW("KeepFreeBytes", "keep-free-bytes", keep_free_bytes, 0),
+        SIZE_ROW("SpareMax", "spare-max", spare_bytes, INT64_C(1) << 30),
 #define SHARE ", 1% to 100% of the memory the daemon may use, or infinity"
         {"Limits", "HostBytes", "host-bytes", AT(INT64, limits.host_bytes), -50,
          {{"0", 0}, {"5M", 5 << 20}, {"25%", -25}, {"100%", -100}, {"infinity", SCHEMA_INT_MAX}},

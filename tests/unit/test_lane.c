@@ -151,6 +151,68 @@ START_TEST(done_may_submit) {
         lane_close(lane);
 } END_TEST
 
+START_TEST(needless_jobs_end_without_work) {
+        struct test_job gate = job_gated("g", 9);
+        struct test_job jobs[] = {job_named("a1", 1), job_named("a2", 1), job_named("b1", 2), job_named("c1", 3), job_named("d1", 4)};
+        struct lane *lane = lane_held(&gate);
+
+        submit_all(lane, jobs, 5);
+        for (int i = 0; i < 5; i++)
+                jobs[i].job.needless = job_needless;
+        jobs[0].needless = jobs[3].needless = true;
+        ck_assert_str_eq(events, ""); /* not asked before something has ended */
+        sem_post(&gate.gate);
+        run();
+        ck_assert_str_eq(trace, "g a2 b1 d1"); /* a2 took the place of a1 */
+        ck_assert_str_eq(events, "g a1 c1 a2 b1 d1");
+        ck_assert_int_eq(jobs[0].job.result, 0);
+        ck_assert_int_eq(jobs[3].job.result, 0);
+        ck_assert_int_eq(jobs[4].job.result, 7);
+        ck_assert(lane_idle(lane));
+        lane_close(lane);
+} END_TEST
+
+START_TEST(a_job_that_has_begun_is_not_needless) {
+        struct test_job big = job_gated("A", 1), other = job_named("b1", 2), alone = job_named("c1", 3);
+        struct lane *lane;
+
+        big.steps = 3;
+        big.job.needless = alone.job.needless = job_needless;
+        lane = lane_held(&big);
+        big.needless = alone.needless = true;
+        lane_submit(lane, &other.job);
+        for (int i = 0; i < 3; i++)
+                sem_post(&big.gate);
+        run();
+        ck_assert_str_eq(trace, "A b1 A A");
+        ck_assert_int_eq(big.job.result, 7);
+        lane_submit(lane, &alone.job); /* nobody ends before it: completions are never synchronous */
+        ck_assert_int_eq(alone.n_done, 0);
+        run();
+        ck_assert_int_eq(alone.job.result, 7);
+        lane_close(lane);
+} END_TEST
+
+START_TEST(needless_ends_may_submit_and_withdraw) {
+        struct test_job gate = job_gated("g", 9);
+        struct test_job jobs[] = {job_named("a1", 1), job_named("b1", 2), job_named("c1", 3)}, late = job_named("d1", 4);
+        struct lane *lane = lane_held(&gate);
+
+        submit_all(lane, jobs, 3);
+        for (int i = 0; i < 3; i++)
+                jobs[i].job.needless = job_needless;
+        jobs[0].needless = late.needless = true;
+        late.job.needless = job_needless;
+        jobs[0].submit_to = lane;
+        jobs[0].submit = &late;
+        sem_post(&gate.gate);
+        ck_assert(lane_withdraw(&jobs[1].job));
+        run();
+        ck_assert_str_eq(trace, "g c1");
+        ck_assert_str_eq(events, "g a1 d1 c1");
+        lane_close(lane);
+} END_TEST
+
 /* ---- many at once ----------------------------------------------------------------------------------------- */
 
 enum { CROWD = 2000, CROWD_LANES = 3, CROWD_UIDS = 5 };
@@ -220,6 +282,9 @@ int main(void) {
                 withdrawn_in_a_step_goes_no_further,
                 withdrawn_between_steps_goes_no_further,
                 done_may_submit,
+                needless_jobs_end_without_work,
+                a_job_that_has_begun_is_not_needless,
+                needless_ends_may_submit_and_withdraw,
                 a_crowd_keeps_its_order,
         };
 

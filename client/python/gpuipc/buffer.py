@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from . import _native
 from ._lifetime import Facts, Lease
 from .array import Array, Memory, _View, byte_view
-from .errors import LayoutError
+from .errors import Error, LayoutError
 from .layout import Layout, parse_meta
 
 if TYPE_CHECKING:
@@ -322,9 +322,9 @@ class Buffer:
     def close(self) -> None:
         """This object is done with the memory: the lease ends now, or with the last view. Never raises, and may be called again."""
         lease, self._lease = self._lease, None
-        if lease is not None and not lease.views:
-            with contextlib.suppress(BufferError):
-                lease.end()
+        if lease is not None:
+            with contextlib.suppress(Error):
+                lease.leave()
 
     def release(self) -> None:
         """Ends the lease now and waits for the daemon to say so.
