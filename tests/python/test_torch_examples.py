@@ -89,7 +89,8 @@ class ExamplesTest(TorchTest):
                                       stderr=subprocess.PIPE, text=True, timeout=90, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             told.append(done.stdout)
-        self.assertEqual(told, ["torch.Size([2, 3]) torch.float32 15.0 True\n", "6.0 True\n", "False\n" if CUDA else "", "[2.0, 2.0, 2.0]\n",
+        self.assertEqual(told, ["torch.Size([2, 3]) torch.float32 15.0 True\n", "6.0 True\n", "False\n" if CUDA else "",
+                                "[2.0, 2.0, 2.0]\n",
                                 "0 6.0 [0, 1, 2, 3]\n0 22.0 [4, 5, 6, 7]\n1 6.0 [0, 1, 2, 3]\n1 22.0 [4, 5, 6, 7]\n"])
 
     def test_with_the_wheel_alone(self):
