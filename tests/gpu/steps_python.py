@@ -54,14 +54,14 @@ def without_torch(run):
 # ---- the suites ------------------------------------------------------------------------------------------------
 
 
-def run_suites(rig):
+def run_suites(rig, suites=SUITES, cases=()):
     """All at once, each with a daemon of its own."""
     done = {}
 
     def one(name):
         path = f"{HERE}/../pythontests/test_torch_{name}.py"
         with open(os.environ["OUT"] + f"/test_torch_{name}.log", "w+", encoding="utf-8", errors="replace") as output:
-            suite = subprocess.Popen([sys.executable, "-B", path, "-v"], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            suite = subprocess.Popen([sys.executable, "-B", path, "-v", *cases], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                      env=environment(rig), start_new_session=True)
             try:
                 status = suite.wait(timeout=SUITE_S)
@@ -75,7 +75,7 @@ def run_suites(rig):
             output.seek(0)
             done[name] = (status, output.read())
 
-    there = [name for name in SUITES if os.path.exists(f"{HERE}/../pythontests/test_torch_{name}.py")]
+    there = [name for name in suites if os.path.exists(f"{HERE}/../pythontests/test_torch_{name}.py")]
     threads = [threading.Thread(target=one, args=(name,)) for name in there]
     for thread in threads:
         thread.start()
@@ -180,3 +180,4 @@ def compare(rig):
 
 STEPS = [Step("python-suite", 85, without_torch(run_suites)), Step("python-deaths", 100, without_torch(deaths)),
          Step("python-compare", 90, without_torch(compare))]
+TWO_STEPS = [Step("python-two", 80, without_torch(lambda rig: run_suites(rig, ("share",), ("TwoGpusTest",))))]

@@ -190,8 +190,9 @@ def get(name: Optional[str] = None, *, id: Optional[str] = None, client: Optiona
 
         tensor = gpuipc.torch.get("weights", wait=30)
 
-    The tensor holds a lease, which ends with the last view of its memory; nothing else needs to be kept or closed. What
-    `Client.put()` has put can be got too.
+    The tensor holds a lease, which ends with the last view of its memory; nothing else needs to be kept or closed. It is on the GPU that
+    holds it, whichever is current, or on the current one, by peer access, where that GPU is hidden from this process. What `Client.put()`
+    has put can be got too.
 
     Args:
         name: exactly one of name and id.
@@ -216,7 +217,8 @@ def get(name: Optional[str] = None, *, id: Optional[str] = None, client: Optiona
     with first:
         if access == "rw":
             open_as(client, first.id, access, label).close()  # or it says why not
-        array = client.get(id=first.id, access=access, wait=wait, label=label)  # waits for what is still being filled
+        with _compat.on_its_gpu(first.device):
+            array = client.get(id=first.id, access=access, wait=wait, label=label)  # waits for what is still being filled
         return _compat.tensor_in(Array(array._memory, Layout.of("uint8", (array._memory.size,))).torch(), array.layout)
 
 
@@ -254,7 +256,7 @@ def empty(*size: Any, dtype: Optional[torch.dtype] = None, device: Any = None, c
     like = torch.empty(0, device=where)
     buffer = client.allocate(max(1, layout.nbytes), device=_compat.device_name(client, like), handle=handle, mode=mode, keep=keep,
                              wait=wait, meta=layout.to_meta())
-    with buffer, (torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext()):
+    with buffer:
         raw = _compat.bytes_of(buffer)
         pools.remember(raw, buffer)
         return _compat.tensor_in(raw, layout)
