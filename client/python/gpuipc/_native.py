@@ -127,7 +127,7 @@ class LeaseInfo(Structure):
 class DeviceInfo(Structure):
     _fields_ = [*[(name, c_char_p) for name in ("uuid", "name", "kind", "zeroed")],
                 *[(name, c_int64) for name in ("total_bytes", "free_bytes", "brokered_bytes", "draining_bytes")],
-                ("handles", POINTER(c_char_p)), ("degraded", c_int)]
+                ("handles", POINTER(c_char_p)), ("degraded", c_int), ("spare_bytes", c_int64)]
 
 
 class StatusInfo(Structure):

@@ -115,11 +115,13 @@ class DeviceInfo:
     draining_bytes: int
     handles: tuple[str, ...]
     degraded: bool
+    spare_bytes: Optional[int]
 
     @classmethod
     def of(cls, info: Any) -> DeviceInfo:
         return cls(_text(info.uuid), _text(info.name), _text(info.kind), _text(info.zeroed), _known(info.total_bytes),
-                   _known(info.free_bytes), info.brokered_bytes, info.draining_bytes, _texts(info.handles), info.degraded > 0)
+                   _known(info.free_bytes), info.brokered_bytes, info.draining_bytes, _texts(info.handles), info.degraded > 0,
+                   _known(info.spare_bytes))
 
 
 @dataclass(frozen=True)
