@@ -7,7 +7,7 @@
 #
 # Writes RESULTS.md (RESULTS-two.md), a log and the daemons' words to $OUT (default: build/gpu/out). Ends in under nine minutes with 0 when
 # every figure met its target.
-# The step channel-pace-minute runs only when it is named.
+# The steps channel-pace-minute and pipeline run only when they are named.
 set -eu
 cd "$(dirname "$0")/../.."
 dry=
@@ -57,7 +57,7 @@ fi
 export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+${libraries:+:}$LD_LIBRARY_PATH}"
 [ -n "$LD_LIBRARY_PATH" ] || unset LD_LIBRARY_PATH
 export OUT GPUIPC_BUILD="$bundle" TMPDIR="$bundle" PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 LC_ALL=C.UTF-8
-export PYTHONPATH="$bundle/support" CUDA_CACHE_DISABLE=1 HOME="$bundle"
+export PYTHONPATH="$bundle/support:$bundle/python" GPUIPC_LIBRARY="$bundle/libgpuipc.so.0" CUDA_CACHE_DISABLE=1 HOME="$bundle"
 unset GPUIPC_SOCKET CUDA_VISIBLE_DEVICES
 status=0
 timeout --kill-after=5 540 python3 "$bundle/gpu/tier.py" "$machine" "$dry" "$@" || status=$?

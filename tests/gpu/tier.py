@@ -16,6 +16,7 @@ import steps_costs
 import steps_fences
 import steps_lifetime
 import steps_memory
+import steps_pipeline
 import steps_python
 import steps_sandbox
 import steps_suite
@@ -24,8 +25,8 @@ from rig import Rig
 
 WHOLE_S = 500  # nothing is begun later
 ONE = steps_suite.STEPS + steps_memory.STEPS + steps_sandbox.STEPS + steps_lifetime.STEPS + steps_costs.STEPS + \
-    steps_fences.STEPS + steps_channel.STEPS + steps_python.STEPS
-TWO = steps_two.STEPS + steps_fences.TWO_STEPS + steps_channel.TWO_STEPS + steps_python.TWO_STEPS
+    steps_fences.STEPS + steps_channel.STEPS + steps_python.STEPS + steps_pipeline.STEPS
+TWO = steps_two.STEPS + steps_fences.TWO_STEPS + steps_channel.TWO_STEPS + steps_python.TWO_STEPS + steps_pipeline.TWO_STEPS
 
 
 class StepTimeout(BaseException):
