@@ -8,6 +8,7 @@ other tensor is, or can come to be, in what the other side maps; and its memory 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -36,6 +37,8 @@ class Block:
     size: int
     buffer: str
 
+
+_TRIES = 8
 
 # Buffers that are one tensor's alone: by address, as long as the storage lives.
 _own: weakref.WeakValueDictionary[int, _Own] = weakref.WeakValueDictionary()
@@ -68,31 +71,64 @@ def find(address: int) -> Optional[Block]:
     return Block(block.pointer or 0, block.size, block.buffer.decode())
 
 
-def _pieces(block: Block) -> Optional[int]:
-    """How many pieces PyTorch has cut a block into; None where it does not know the block."""
-    for segment in torch.cuda.memory_snapshot():
-        if segment["address"] == block.pointer:
-            return len(segment["blocks"])
+def _segment(block: Block) -> Any:
+    """What PyTorch knows of a block; None: nothing."""
+    return next((segment for segment in torch.cuda.memory_snapshot() if segment["address"] == block.pointer), None)
+
+
+def _alone(block: Block, tensor: torch.Tensor) -> Optional[list[torch.Tensor]]:
+    """Whether a tensor at the beginning of a block has it to itself, for as long as what is returned lives with it: []; or all that is
+    left of the block, which PyTorch would give to others. None: it has not."""
+    segment = _segment(block)
+    if segment is None:
+        return None
+    pieces = segment["blocks"]
+    if len(pieces) == 1:
+        return []
+    rest = pieces[1]["size"]
+    pool = _of_segment.get(tuple(segment.get("segment_pool_id", ())))
+    if len(pieces) > 2 or pieces[1]["state"] != "inactive" or rest > pieces[0]["size"] or pool is None:
+        return None
+    # PyTorch gives the smallest piece that fits, of which there may be several.
+    taken: list[torch.Tensor] = []
+    wanted = block.pointer + pieces[0]["size"]
+    with pool, torch.cuda.device(tensor.device):
+        for _ in range(_TRIES):
+            taken.append(torch.empty(rest, dtype=torch.uint8, device=tensor.device))
+            if taken[-1].data_ptr() == wanted:
+                return taken[-1:]
     return None
 
 
 def whereabouts(tensor: torch.Tensor, neighbours: bool) -> tuple[Optional[Block], str]:
     """The block that a tensor can be shared in, or why it must be copied."""
+    block, reason, _ = survey(tensor, neighbours)
+    return block, reason
+
+
+def survey(tensor: torch.Tensor, neighbours: bool) -> tuple[Optional[Block], str, list[torch.Tensor]]:
+    """The same, and what must live as long as the share."""
     start, n = _compat.storage_range(tensor)
     block = find(start) if n else None
+    held: Optional[list[torch.Tensor]] = []
     if block is None:
         how = "in a gpuipc.torch.pool() or by gpuipc.torch.empty()" if tensor.device.type == "cuda" else "by gpuipc.torch.empty()"
-        return None, f"it was not made {how}"
+        return None, f"it was not made {how}", []
     if neighbours:
-        return block, ""
+        return block, "", []
     layout = _compat.layout_of(tensor)
     if tensor.data_ptr() != start or layout.span != n or not layout.is_dense:
         return None, ("it is a part of its storage, and whoever gets it would see all of that: give neighbours=True if they may, or "
-                      "share the whole")
-    if start != block.pointer or (n != block.size and (tensor.device.type != "cuda" or _pieces(block) != 1)):
+                      "share the whole"), []
+    if start != block.pointer:
+        held = None
+    elif n != block.size:
+        held = _alone(block, tensor) if tensor.device.type == "cuda" else None
+    if held is None:
         return None, ("other tensors lie, or may come to lie, beside it in its block, and whoever gets it would see them: give "
-                      "neighbours=True if they may, or make it with gpuipc.torch.empty(), or in a pool(split=False) where PyTorch has that")
-    return block, ""
+                      "neighbours=True if they may, or make it with gpuipc.torch.empty(), or in a pool(split=False) where PyTorch has "
+                      "that"), []
+    return block, "", held
 
 
 class _Bytes:
@@ -132,8 +168,7 @@ class Pool:
 
     Args: as of `pool()`.
 
-    A pool is never taken apart: PyTorch keeps its memory for the next tensors, as always, until torch.cuda.empty_cache() after the last of
-    them is gone. A process can make 32.
+    PyTorch keeps its memory for the next tensors made in it; `empty_cache()` gives back what none is in. A process can make 32 pools.
     """
 
     def __init__(self, client: Optional[Client] = None, *, device: Any = None, split: bool = True, mode: Union[int, str, None] = None,
@@ -145,6 +180,7 @@ class Pool:
             ctypes.sizeof(_native.PoolOptions), _native.encode(handle, "handle"), mode_text(mode), milliseconds(keep, "keep"),
             milliseconds(wait, "wait"), _native.encode(label, "label")))
         self._torch: Any = None
+        self._entered = 0
         self._allocator: Any = None
         self._here = threading.local()
         self._lock = threading.Lock()
@@ -180,7 +216,25 @@ class Pool:
         with self._lock:
             if self._torch is None:
                 self._torch = self._make()
+                _of_segment[tuple(self._torch.id)] = self
             return self._torch
+
+    def empty_cache(self) -> bool:
+        """Gives back the memory that no tensor is in, which torch.cuda.empty_cache() leaves in a pool: by ending PyTorch's pool, after
+        which the next tensor begins another. What still has tensors in it goes by torch.cuda.empty_cache() once they are gone. False: not now,
+        since the pool is in use, by `with` or by a CUDA graph."""
+        with self._lock:
+            mem_pool = self._torch
+            if mem_pool is None:
+                return True
+            # PyTorch ends the process if its pool ends while it is in use.
+            if not hasattr(mem_pool, "use_count") or mem_pool.use_count() != 1 or self._entered:
+                return False
+            self._torch = None
+            _of_segment.pop(tuple(mem_pool.id), None)
+        del mem_pool
+        torch.cuda.empty_cache()
+        return True
 
     def _make(self) -> Any:
         make = getattr(torch.cuda, "MemPool", None)
@@ -205,6 +259,7 @@ class Pool:
 
     def __enter__(self) -> Pool:
         mem_pool = self.mem_pool
+        self._entered += 1
         with contextlib.ExitStack() as stack:
             stack.enter_context(_without_expandable_segments())
             stack.enter_context(torch.cuda.use_mem_pool(mem_pool, self._device))
@@ -218,6 +273,7 @@ class Pool:
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]) -> None:
         stack, failures = self._here.entered.pop()
         stack.close()
+        self._entered -= 1
         # PyTorch says that memory ran out, whatever it was.
         if isinstance(error, torch.cuda.OutOfMemoryError) and error.__cause__ is None and self.failures > failures:
             error.__cause__ = self.error
@@ -225,6 +281,7 @@ class Pool:
 
 # PyTorch refers to allocators by their address for as long as blocks of theirs live.
 _kept: list[Any] = []
+_of_segment: dict[Any, Pool] = {}  # by the id of PyTorch's pool
 _pools: weakref.WeakKeyDictionary[Client, dict[Any, Pool]] = weakref.WeakKeyDictionary()
 _pools_lock = threading.Lock()
 
@@ -244,7 +301,8 @@ def pool(client: Optional[Client] = None, *, device: Any = None, split: bool = T
         client: None: the process's own.
         device: the GPU; None: the current one.
         split: False: PyTorch gives each tensor a block of its own, of 2 MiB or a multiple, so that each can be shared where it lies. With
-            True small tensors (below 10 MiB) share blocks, and are copied by put() unless neighbours=True.
+            True small tensors (below 10 MiB) share blocks, and are copied by put() unless neighbours=True; what is left of a block beside a
+            larger one is kept free while it is shared.
         mode: who may get what is shared, as a Unix mode; None: "0600".
         keep: seconds that its blocks stay after this process has ended, so that shares can outlive it.
         wait: seconds to wait for memory or quota, for each block.
@@ -300,3 +358,16 @@ def _without_expandable_segments() -> Any:
             _expandable_users -= 1
             if _expandable_users == 0:
                 _configure(settings)
+
+
+# ---- the end of the process ----
+
+
+def _at_exit() -> None:
+    """PyTorch ends the process if a pool of its ends while a graph has it, and at exit objects end in any order: so none does."""
+    for pool in list(_of_segment.values()):
+        if pool._torch is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool._torch))
+
+
+atexit.register(_at_exit)

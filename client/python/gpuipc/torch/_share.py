@@ -29,10 +29,10 @@ _named: set[Share] = set()
 _pinned: dict[tuple[int, str], Any] = {}
 
 
-def pin(reaper: Reaper, card: str, tensor: torch.Tensor) -> None:
-    """The tensor's memory is not given out again before the card, and with it the last lease on the share, is gone."""
+def pin(reaper: Reaper, card: str, what: tuple[torch.Tensor, list[torch.Tensor]]) -> None:
+    """A tensor's memory is not given out again before the card, and with it the last lease on the share, is gone."""
     key = os.getpid(), card
-    _pinned[key] = tensor
+    _pinned[key] = what
     reaper.expect(card, "freed", lambda: _pinned.pop(key, None))
 
 
@@ -62,6 +62,7 @@ class Share:
         self.id = ""
         self._client, self._pid = client, os.getpid()
         self._card: Optional[Buffer] = None
+        self._held: list[torch.Tensor] = []
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -81,7 +82,7 @@ class Share:
         else:
             with Reaper.of(self._client).listening() as reaper:
                 card = publish(self._client, self.name, self.buffer, layout, device=device, mode=mode, keep=keep, label=label)
-                pin(reaper, card.id, self.tensor)
+                pin(reaper, card.id, (self.tensor, self._held))
         self._card, self.id = card, card.id
         if self.name is not None:
             _named.add(self)
@@ -163,7 +164,7 @@ def put(tensor: torch.Tensor, name: Optional[str] = None, *, client: Optional[Cl
     """
     client = client_for(client)
     tensor = _compat.plain(tensor)
-    found, reason = (None, "copy=True was given") if copy else pools.whereabouts(tensor, neighbours)
+    found, reason, held = (None, "copy=True was given", []) if copy else pools.survey(tensor, neighbours)
     if reason and copy is False:
         raise BufferError(f"the tensor cannot be shared where it lies: {reason}")
     if seal and not reason:
@@ -180,6 +181,7 @@ def put(tensor: torch.Tensor, name: Optional[str] = None, *, client: Optional[Cl
     if seal:
         client.seal(where)
     share = Share(client, shared, reason, name, where)
+    share._held = held
     share._publish(layout, _compat.device_name(client, tensor), mode, keep, label)
     return share
 
