@@ -64,7 +64,8 @@ def run_suites(rig, suites=SUITES, cases=()):
         path = f"{HERE}/../pythontests/test_torch_{name}.py"
         with open(os.environ["OUT"] + f"/test_torch_{what.replace(':', '-')}.log", "w+", encoding="utf-8", errors="replace") as output:
             suite = subprocess.Popen([sys.executable, "-B", path, "-v", *some, *cases], stdin=subprocess.DEVNULL, stdout=output,
-                                     stderr=output, env={**environment(rig), "GPUIPC_TEST_LIMIT_S": str(SUITE_S - 2)}, start_new_session=True)
+                                     stderr=output, start_new_session=True,
+                                     env={**environment(rig), "GPUIPC_TEST_LIMIT_S": str(SUITE_S - 2)})
             try:
                 status = suite.wait(timeout=SUITE_S)
             except subprocess.TimeoutExpired:

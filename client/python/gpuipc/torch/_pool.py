@@ -221,8 +221,8 @@ class Pool:
 
     def empty_cache(self) -> bool:
         """Gives back the memory that no tensor is in, which torch.cuda.empty_cache() leaves in a pool: by ending PyTorch's pool, after
-        which the next tensor begins another. What still has tensors in it goes by torch.cuda.empty_cache() once they are gone. False: not now,
-        since the pool is in use, by `with` or by a CUDA graph."""
+        which the next tensor begins another. What still has tensors in it goes by torch.cuda.empty_cache() once they are gone. False:
+        not now, since the pool is in use, by `with` or by a CUDA graph."""
         with self._lock:
             mem_pool = self._torch
             if mem_pool is None:
