@@ -114,6 +114,15 @@ class ArrivalTest(TorchTest):
             child.hear()
             self.assertEqual(child.ask("got"), list(b"abcd"))
 
+    def test_by_the_core(self):
+        """What is put here, any other library can get by the package's own client."""
+        tensor = some(torch.int32, (3, 4)).t()
+        with gpuipc.torch.put(tensor, "any") as share:
+            array = self.client.get("any")
+            self.assertEqual((array.dtype, array.shape, array.strides, array.buffer_id), ("int32", (4, 3), (1, 4), share.buffer))
+            self.assertEqual(array.tobytes(), bytes(raw(tensor)))
+            del array
+
     def test_of_the_core(self):
         with self.client.put("plain", memoryview(bytearray(b"abcdef"))):
             with self.assertRaises(gpuipc.errors.Error) as caught:
