@@ -134,13 +134,18 @@ class StandInTest(TorchTest):
 
     def setUp(self):
         self.asked = asked = []
+        recording = set()
 
         @contextlib.contextmanager
         def use_mem_pool(pool, device=None):
+            if pool in recording:
+                raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+            recording.add(pool)
             asked.append(("use", pool, device))
             try:
                 yield
             finally:
+                recording.remove(pool)
                 asked.append(("used", pool))
 
         def mem_pool(allocator, **options):
@@ -165,13 +170,43 @@ class StandInTest(TorchTest):
         with pool:
             pass
         functions = self.asked[0][1]
-        self.assertEqual(self.asked, [("pool", functions, {}), ("use", "pool 1", 1), ("use", "pool 1", 1), ("used", "pool 1"),
-                                      ("used", "pool 1"), ("use", "pool 1", 1), ("used", "pool 1")])
+        self.assertEqual(self.asked, [("pool", functions, {}), ("use", "pool 1", 1), ("used", "pool 1"), ("use", "pool 1", 1),
+                                      ("used", "pool 1")])
         self.assertEqual(functions, pool._core.functions)
         other = gpuipc.torch.Pool(self.client, split=False)
         with other:
             self.assertEqual(self.asked[-2], ("pool", other._core.functions, {"no_split": True}))
         self.assertNotEqual(other._core.functions[0], functions[0])
+
+    def test_threads_at_once(self):
+        """PyTorch bears but one `with` of each of its pools at a time."""
+        pool, failures, inside, out = gpuipc.torch.Pool(self.client), [], threading.Barrier(3), threading.Barrier(3)
+
+        def work():
+            try:
+                with pool, pool:
+                    inside.wait(20)
+                    out.wait(20)
+            except BaseException as error:
+                failures.append(repr(error))
+                inside.abort()
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        inside.wait(20)
+        self.assertEqual(sum(each[0] == "pool" for each in self.asked), 2)
+        self.assertFalse(pool.empty_cache())
+        out.wait(20)
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        with pool:
+            self.assertEqual(sum(each[0] == "pool" for each in self.asked), 2)
+            with pool.using(pool.mem_pool) as there:
+                self.assertTrue(there)
+        with unittest.mock.patch("torch.cuda.empty_cache", lambda: None):
+            self.assertTrue(pool.empty_cache())
 
     def test_emptied(self):
         pool = gpuipc.torch.Pool(self.client)

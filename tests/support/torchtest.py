@@ -95,7 +95,7 @@ class TorchTest(unittest.TestCase):
 
             torch.cuda.synchronize()
             gc.collect()
-            for pool in list(_pool._of_segment.values()):
+            for pool, _ in list(_pool._of_segment.values()):
                 pool.empty_cache()
             torch.cuda.empty_cache()
         wait_for(lambda: not self.buffers(), f"no buffer: {self.buffers()}")
