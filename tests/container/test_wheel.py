@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 from containertest import main, make_scratch  # noqa: E402
 from daemon import BUILD, ROOT, Daemon, wait_for  # noqa: E402
 from podman import Podman, unavailable  # noqa: E402
+from rawclient import WAIT_S  # noqa: E402
 
 PYTHON = "/usr/bin/python3"
 WHERE = "print(gpuipc._native.library().path, 'numpy' in sys.modules, flush=True)"
@@ -29,6 +30,7 @@ got = gpuipc.Client().get('array', owner=0, wait=20)
 print(got.dtype, got.shape, got.memoryview().tolist())
 {WHERE}
 """
+NOT_HERE = 'import importlib.util as u, sys; sys.exit("gpuipc is there already" if u.find_spec("gpuipc") else 0)'
 GOT = "float64 (3, 2) [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]\n"
 
 
@@ -71,15 +73,16 @@ class WheelTest(unittest.TestCase):
     def install_and_get(self, document, words, consumer):
         """In a new environment of the container's own, as Debian wants it; paths are from where the document's reader is."""
         place = "/checkout" if document == "README.md" else "/checkout/build/python"
-        script = f"{PYTHON} -m venv /opt/v; export PATH=/opt/v/bin:$PATH; ! python3 -c 'import gpuipc' 2>/dev/null; cd {place}; {words}"
-        self.podman.start("producer", *self.options("-i", "-v", f"{BUILD}/python:/checkout/build/python:ro"), root="/:O",
-                          command=["sh", "-ec", f"{script} >/tmp/log 2>&1 || {{ cat /tmp/log; exit 1; }}; cd /; "
-                                                "sleep 600 | exec python3 -c \"$0\"", PUT])
+        self.podman.start("producer", *self.options("-v", f"{BUILD}/python:/checkout/build/python:ro"), root="/:O",
+                          command=["sh", "-c", "mkfifo /tmp/go; read -r _ </tmp/go; sleep 600 | exec /opt/v/bin/python3 -c \"$0\"", PUT])
         try:
+            self.podman.call("exec", "-w", place, "producer", "sh", "-ec",
+                             f"{PYTHON} -m venv /opt/v; export PATH=/opt/v/bin:$PATH; python3 -c '{NOT_HERE}'; {words}", seconds=WAIT_S * 12)
+            self.podman.call("exec", "producer", "sh", "-c", "until [ -p /tmp/go ]; do :; done; echo >/tmp/go")
             done = self.podman.run(*consumer, root="/:O", command=[PYTHON, "-c", GET])
-            log = self.podman.call("logs", "producer")
-            self.assertEqual(done.stdout, f"{GOT}/gpuipc/gpuipc/libgpuipc.so.0 False\n", f"{done.stderr}{log.stdout}{log.stderr}")
-            self.assertRegex(log.stdout, r"^/opt/v/lib/python3\.\d+/site-packages/gpuipc/libgpuipc\.so\.0 False\n$")
+            log = self.podman.call("logs", "producer").stdout
+            self.assertEqual(done.stdout, f"{GOT}/gpuipc/gpuipc/libgpuipc.so.0 False\n", f"{done.stderr}{log}")
+            self.assertRegex(log, r"^/opt/v/lib/python3\.\d+/site-packages/gpuipc/libgpuipc\.so\.0 False\n$")
             with self.daemon.client(admin=True) as admin:
                 self.assertEqual({lease["container"] is not None for lease in admin.call("List")["leases"]}, {True})
         finally:
