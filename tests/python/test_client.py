@@ -80,6 +80,36 @@ class ClientTest(PackageTest):
             function(*arguments, **options)
         return caught.exception
 
+    def test_missing_is_named_with_the_arguments_of_this_package(self):
+        waits, beyond = "Give wait=", 'owner="any"'
+        for attempt in (self.ours.open, self.ours.get, self.ours.channel_attach):
+            at_once, late = self.caught(attempt, "nothing").message, self.caught(attempt, "nothing", wait=0.05).message
+            self.assertRegex(at_once, f"^No such buffer as 'nothing', .*{waits}.*{beyond}")
+            self.assertRegex(late, f"^'nothing' did not come within 0.05 s. Give a longer wait=.*{beyond}")
+            self.assertNotIn("wait_ms", late)
+        self.assertRegex(self.caught(self.ours.open, id="b999999").message, "^No such buffer as the id 'b999999', or none .* open it.$")
+
+    def test_sealed_says_how_to_ask(self):
+        with self.allocate(name="sealed") as buffer:
+            buffer.seal()
+            for about in ({"name": "sealed"}, {"id": buffer.id}):
+                error = self.caught(self.ours.open, **about)
+                self.assertIs(type(error), gpuipc.AlreadySealedError)
+                self.assertIn('access="ro"', error.remedy)
+
+    def test_a_buffer_is_no_channel(self):
+        with self.allocate(name="plain"):
+            for wait in (0, 0.05):
+                self.assertRegex(self.caught(self.ours.channel_attach, "plain", wait=wait).message, "'plain' is no channel but a buffer")
+
+    def test_durations_are_numbers(self):
+        for what, attempt in (("wait", lambda: self.ours.open("x", wait="10s")), ("keep", lambda: self.allocate(keep="60s"))):
+            with self.assertRaisesRegex(TypeError, f"^{what}: a number of seconds is wanted, not '.0s'"):
+                attempt()
+        with self.ours.channel_create(slots=1, slot_bytes=8, device=self.device) as channel:
+            with self.assertRaisesRegex(TypeError, "^timeout: a number of seconds is wanted, not '1s'"):
+                channel.take("1s")
+
     def test_errors_are_pythons_too(self):
         with self.allocate(name="taken", keep=1) as buffer:
             for kind, builtin, attempt in (

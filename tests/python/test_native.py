@@ -158,6 +158,13 @@ class LoadingTest(unittest.TestCase):
                               stdout=subprocess.PIPE, text=True, env={**os.environ, "GPUIPC_LIBRARY": "/nowhere"}).stdout
         self.assertEqual(told, "[]\n")
 
+    def test_without_pytorch(self):
+        """-S: of no place where a torch could be."""
+        code = f"import sys; sys.path.insert(0, '{ROOT}/client/python'); import gpuipc.torch"
+        done = subprocess.run([sys.executable, "-BIS", "-c", code], stderr=subprocess.PIPE, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn(f"ModuleNotFoundError: gpuipc.torch needs PyTorch, and {sys.executable} has none.", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -351,6 +351,14 @@ class RefusalTest(TorchTest):
                 with self.assertRaisesRegex(TypeError, word):
                     gpuipc.torch.put(wrong)
 
+    def test_sizes_and_dtypes_of_empty(self):
+        for given, dtype in ((int, torch.int64), (float, torch.float64), (bool, torch.bool), (None, torch.float32)):
+            self.assertEqual(gpuipc.torch.empty(2, dtype=given, device=DEVICE).dtype, dtype)
+        for size in ((2, 3), ((2, 3),), ([2, 3],), (torch.Size((2, 3)),)):
+            self.assertEqual(gpuipc.torch.empty(*size, device=DEVICE).shape, (2, 3))
+        with self.assertRaisesRegex(gpuipc.errors.LayoutError, r"^shape: .*\(3.5,\)"):
+            gpuipc.torch.empty(3.5, device=DEVICE)
+
     def test_copy_refused(self):
         with self.assertRaisesRegex(BufferError, "not made"):
             gpuipc.torch.put(torch.ones(2, device=DEVICE), copy=False)

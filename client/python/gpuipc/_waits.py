@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import threading
 import time
 from typing import Any, Callable, Optional, TypeVar
@@ -28,9 +29,12 @@ def milliseconds(seconds: Optional[float], what: str) -> int:
 
     Raises:
         InvalidParameterError: negative, or not a number.
+        TypeError: a str, as the command line has it.
     """
     if seconds is None:
         return 0
+    if not isinstance(seconds, numbers.Real):
+        raise TypeError(f"{what}: a number of seconds is wanted, not {seconds!r}")
     if math.isnan(seconds) or seconds < 0:
         raise errors.InvalidParameterError(f"{what}: {seconds} is no duration. Give seconds, 0 or more.", subject=what)
     return 1 << 52 if math.isinf(seconds) else min(1 << 52, math.ceil(seconds * 1000))
@@ -51,6 +55,8 @@ def patiently(attempt: Callable[[int], T], wait: float, unwanted: Unwanted) -> T
 def in_slices(timeout: Optional[float], attempt: Callable[[int], bool], always: bool = False) -> bool:
     """Waits by calls of `attempt(ms)` (−1: without end), which says whether it came. In the main thread, and where `always`, they are
     short. False: it did not come within `timeout` seconds (None: without end)."""
+    if timeout is not None and not isinstance(timeout, numbers.Real):
+        raise TypeError(f"timeout: a number of seconds is wanted, not {timeout!r}")
     if timeout is not None and not timeout >= 0:
         raise errors.InvalidParameterError(f"timeout: {timeout} is no duration. Give seconds, 0 for one look or None for no end.",
                                            subject="timeout")

@@ -189,14 +189,20 @@ class Client:
         options = _native.OpenOptions(ctypes.sizeof(_native.OpenOptions), _native.RO if access == "ro" else _native.RW,
                                       owner_number(owner), 0, _native.encode(label, "label") or self._label)
         if id is not None:
-            return self._lease("gpuipc_open_id", _native.encode(id, "id"), ctypes.byref(options))
+            try:
+                return self._lease("gpuipc_open_id", _native.encode(id, "id"), ctypes.byref(options))
+            except errors.Error as error:
+                raise errors.missing(error, f"the id {id!r}", None)
         known = _native.encode(name, "name")
 
         def attempt(wait_ms: int) -> Buffer:
             options.wait_ms = wait_ms
             return self._lease("gpuipc_open_name", known, ctypes.byref(options))
 
-        return patiently(attempt, wait, unwanted)
+        try:
+            return patiently(attempt, wait, unwanted)
+        except errors.Error as error:
+            raise errors.missing(error, repr(name), wait or 0)
 
     def put(self, name: Optional[str], array: Any, *, seal: bool = True, device: Optional[str] = None, handle: Optional[str] = None,
             mode: Union[int, str, None] = None, meta: Optional[dict[str, Any]] = None, keep: float = 0, wait: float = 0,
@@ -390,7 +396,14 @@ class Client:
             options.wait_ms = wait_ms
             return self._member("gpuipc_channel_attach", known, ctypes.byref(options))
 
-        return patiently(attempt, wait, unwanted)
+        try:
+            return patiently(attempt, wait, unwanted)
+        except (errors.NoSuchBufferError, errors.TimedOutError) as error:
+            found = self.buffers(name)
+            if found and all(each.channel is None for each in found):
+                raise errors.say(error, f"{name!r} is no channel but a buffer. get() and open() are for buffers; a channel is made by "
+                                        "channel_create() or gpuipc.torch.channel.create().")
+            raise errors.missing(error, repr(name), wait or 0)
 
     def _member(self, function: str, *arguments: Any) -> Channel:
         connection = self._open()

@@ -14,6 +14,16 @@
 
 from __future__ import annotations
 
+import sys
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as _error:
+    if _error.name != "torch":
+        raise
+    raise ModuleNotFoundError(f"gpuipc.torch needs PyTorch, and {sys.executable} has none. Install it there, or use the Python that has it "
+                              "(of a virtual environment: python3 -m venv --system-site-packages).", name="torch") from None
+
 from . import channel, data
 from ._pool import Pool, pool
 from ._share import Share, empty, get, put

@@ -249,7 +249,9 @@ def empty(*size: Any, dtype: Optional[torch.dtype] = None, device: Any = None, c
 
     The lease ends with the last view of it.
     """
-    shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
+    shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+    if isinstance(dtype, type):  # int, float and bool, as PyTorch takes them
+        dtype = torch.empty(0, dtype=dtype).dtype
     client = client_for(client)
     where = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
     if where.type == "cuda" and where.index is None:
