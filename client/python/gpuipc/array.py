@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from typing import Any, Callable, Optional
 
-from . import _copy, _cuda, _dlpack, errors
+from . import _copy, _cuda, _dlpack
 from ._lifetime import Facts, Keeper
-from .layout import DTYPES, Layout
+from .layout import DTYPES, Layout, parse_meta
 
 # What memoryview.cast() knows of them.
 _FORMATS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q",
@@ -119,9 +118,9 @@ class Array:
         return self._memory.facts.id if self._memory.facts else None
 
     @property
-    def meta(self) -> Optional[str]:
-        """The buffer's metadata, as JSON text."""
-        return self._memory.facts.meta if self._memory.facts else None
+    def meta(self) -> dict[str, Any]:
+        """The buffer's metadata; {} where it has none, and of a channel's item, which has its own (`Item.meta`)."""
+        return parse_meta(self._memory.facts.meta if self._memory.facts else None)
 
     # ---- DLPack ----
 
@@ -180,6 +179,8 @@ class Array:
         Raises:
             MapError: with the driver's own words.
         """
+        if self._memory.on_host and self.layout.is_row_major:
+            return ctypes.string_at(self.pointer, self.nbytes)
         return bytes(self._gather())
 
     def _gather(self) -> Any:
@@ -315,10 +316,3 @@ def byte_view(owner: object, pointer: int, n: int, read_only: bool) -> _View:
     memory._owner = owner  # type: ignore[attr-defined]
     view = memoryview(memory).cast("B")
     return view.toreadonly() if read_only else view
-
-
-def check_process(pid: int, what: str) -> None:
-    """Raises what the library says of a parent's objects."""
-    if pid != os.getpid():
-        raise errors.ForkedError(f"This {what} was made before fork() and belongs to the parent process. Connect anew in the child.",
-                                 name="gpuipc.Forked")
