@@ -45,8 +45,8 @@ def get(client: Client, wanted: Wanted, unwanted: Unwanted) -> Array:
             # Its producer ended while it was filling it. Another may come.
             if wanted.id is not None or not _gone(client, buffer, wanted, unwanted):
                 raise errors.NoSuchBufferError(
-                    f"{buffer.name or buffer.id} was never complete: its producer ended while it was filling it, and it is still there since "
-                    "others hold it or it is kept. Put it anew, after freeing that one.", subject=buffer.id)
+                    f"{buffer.name or buffer.id} was never complete: its producer ended while it was filling it, and it is still there, "
+                    "held by others or kept. Put it anew, after freeing that one.", subject=buffer.id)
 
 
 def _open(client: Client, wanted: Wanted, unwanted: Unwanted) -> Buffer:

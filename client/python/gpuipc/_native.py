@@ -398,6 +398,7 @@ _ENDS = {
     "gpuipc_connect": "gpuipc_client_free", "gpuipc_allocate": "gpuipc_release", "gpuipc_open_name": "gpuipc_release",
     "gpuipc_open_id": "gpuipc_release", "gpuipc_channel_create": "gpuipc_channel_free", "gpuipc_channel_attach": "gpuipc_channel_free",
     "gpuipc_fence_new": "gpuipc_fence_free", "gpuipc_watch_new": "gpuipc_watch_free",
+    "gpuipc_pool_new": "gpuipc_pool_free",
 }
 
 

@@ -33,7 +33,7 @@ def milliseconds(seconds: Optional[float], what: str) -> int:
     """
     if seconds is None:
         return 0
-    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real):
+    if type(seconds) is not float and (isinstance(seconds, bool) or not isinstance(seconds, numbers.Real)):
         raise TypeError(f"{what}: seconds are wanted, not {seconds!r}")
     if math.isnan(seconds) or seconds < 0:
         raise errors.InvalidParameterError(f"{what}: {seconds} is no duration. Give seconds, 0 or more.", subject=what)

@@ -240,7 +240,7 @@ class Array:
             raise BufferError("the array is not row-major, and only such can be a memoryview here: use numpy.asarray()")
         if self.dtype not in _FORMATS:
             raise BufferError(f"a memoryview has no {self.dtype}: use DLPack")
-        flat: Any = byte_view(self, self.pointer, self.nbytes, self.readonly)
+        flat: Any = _byte_view(self, self.pointer, self.nbytes, self.readonly)
         if self.size == 0 and self.ndim != 1:
             raise BufferError("a memoryview cannot be empty in more than one dimension: use numpy.asarray()")
         view: _View = flat.cast(_FORMATS[self.dtype], list(self.shape)) if self.size else flat.cast(_FORMATS[self.dtype])
@@ -310,7 +310,7 @@ class Array:
         return cupy.asarray(self) if DTYPES[self.dtype][2] else cupy.from_dlpack(self)
 
 
-def byte_view(owner: object, pointer: int, n: int, read_only: bool) -> _View:
+def _byte_view(owner: object, pointer: int, n: int, read_only: bool) -> _View:
     """Bytes at an address, which `owner` keeps there."""
     memory = (ctypes.c_ubyte * n).from_address(pointer) if n else (ctypes.c_ubyte * 0)()
     memory._owner = owner  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from . import _copy, _native
 from ._lifetime import Facts, Lease
-from .array import Array, Memory, _View, byte_view
+from .array import Array, Memory, _View
 from .errors import Error, InvalidParameterError, LayoutError
 from .layout import Layout, parse_meta
 
@@ -278,8 +278,7 @@ class Buffer:
         dtype of the metadata. BufferError: it is on a GPU."""
         if self.device != "host":
             raise BufferError("the buffer is on a GPU, where a memoryview cannot reach: use array(), or read() and write()")
-        array = self.array((self.size,), "uint8")
-        return byte_view(array, array.pointer, self.size, array.readonly)
+        return self.array((self.size,), "uint8").memoryview()
 
     @property
     def buf(self) -> _View:

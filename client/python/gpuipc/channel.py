@@ -205,17 +205,20 @@ class Channel:
 
         def attempt(ms: int) -> bool:
             nonlocal item
-            with self._held().called() as pointer:
+            member = self._held()
+            pointer = member.begin_call()
+            try:
                 if self._left_over:
                     with contextlib.suppress(IndexError):
                         item = self._left_over_item(handle)
                         return True
-                try:
-                    return _native.tried(function, pointer, handle, ms, ctypes.byref(item))
-                except BaseException:  # of a signal's handler, when the library has returned with an item
-                    if item.slot != _NONE:
-                        self._leave_over(pointer, item, handle)
-                    raise
+                return _native.tried(function, pointer, handle, ms, ctypes.byref(item))
+            except BaseException:  # of a signal's handler, when the library has returned with an item
+                if item.slot != _NONE:
+                    self._leave_over(pointer, item, handle)
+                raise
+            finally:
+                member.end_call()
 
         member = self._held()
         if not in_slices(timeout, attempt, always=True):  # close() is to be noticed
@@ -232,10 +235,14 @@ class Channel:
             self._left_over.append((item, stream))
 
     def _left_over_item(self, stream: int) -> _native.Item:
-        item, taken_with = self._left_over.popleft()
         member = self._held()
-        if member.device != "host":
-            _cuda.order(member.ordinal, taken_with or 1, stream or 1)
+        item, taken_with = self._left_over.popleft()
+        try:
+            if member.device != "host":
+                _cuda.order(member.ordinal, taken_with or 1, stream or 1)
+        except BaseException:
+            self._left_over.appendleft((item, taken_with))
+            raise
         return item
 
     def item(self, timeout: Optional[float] = None, *, stream: Any = None) -> Item:
@@ -328,8 +335,8 @@ class Channel:
             _native.call("gpuipc_channel_close", pointer)
 
     def close(self) -> None:
-        """Leaves: gives back what is in hand, now or when the last view of an item has ended. Let work that uses the slots finish before.
-        May be called again.
+        """Leaves: gives back what is in hand, now or when the last view of an item has ended, and ends what waits, in threads and in event
+        loops. Let work that uses the slots finish before. May be called again.
 
         Raises:
             TimedOutError: a stream has not come to what it was to publish or release; the channel is as it was.

@@ -276,6 +276,7 @@ class Client:
         Args: as of open(); access "rw" gives an array that can be written to, which a sealed buffer refuses.
 
         Raises:
+            NoSuchBufferError, TimedOutError: it is not there, or not complete, within `wait` seconds.
             LayoutError: the buffer's metadata describes no tensor.
         """
         from ._get import Wanted, get

@@ -7,13 +7,12 @@ import contextlib
 import ctypes
 import functools
 import threading
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Optional
 
 from . import _copy, _cuda, _dlpack, _native, errors
 from ._lifetime import Connection, Keeper
-from .array import Array, Memory, byte_view
+from .array import Array, Memory
 from .fence import stream_handle
 from .layout import Layout, dump_meta, parse_meta
 
@@ -158,9 +157,7 @@ class Item:
 
     def memoryview(self) -> memoryview:
         """The slot's bytes, of host memory."""
-        array = Array(self._memory(), Layout.of("uint8", (self.size,)))
-        array.memoryview()
-        return byte_view(array, array.pointer, self.size, array.readonly)
+        return Array(self._memory(), Layout.of("uint8", (self.size,))).memoryview()
 
     def read(self) -> bytes:
         """A copy of the item's bytes, whatever they lie on. BrokenItemError, MapError."""
@@ -174,8 +171,11 @@ class Item:
         """
         source = _copy.bytes_of(data)
         (n,) = source.shape
-        with self._writing(offset, n, "data"):
+        self._begin_writing(offset, n, "data")
+        try:
             self._copy_in(offset, source.pointer, n)
+        finally:
+            self._member.end_call()
         self._written = max(self._written, offset + n)
         return n
 
@@ -190,7 +190,8 @@ class Item:
         """Copies an array (as of `Client.put()`) into the slot, with its shape and dtype in the metadata."""
         source = _copy.source_of(array)
         layout = _copy.layout_for(source)
-        with self._writing(0, layout.nbytes, "array"):
+        self._begin_writing(0, layout.nbytes, "array")
+        try:
             if layout.nbytes and source.device[0] in (_dlpack.CUDA, _dlpack.CUDA_MANAGED):
                 if self._member.device != "host":
                     _cuda.order(self._member.ordinal, self._stream or 1, 1)
@@ -199,19 +200,19 @@ class Item:
                 address, kept = _copy.gathered(source, layout)
                 self._copy_in(0, address, layout.nbytes)
                 del kept
+        finally:
+            self._member.end_call()
         self._layout, self._written = layout, max(self._written, layout.end)
 
-    @contextlib.contextmanager
-    def _writing(self, offset: int, n: int, what: str) -> Iterator[None]:
-        """Around a copy to these bytes of the slot, which stays mapped meanwhile."""
+    def _begin_writing(self, offset: int, n: int, what: str) -> None:
+        """Before a copy to these bytes of the slot, which stays mapped until the member's end_call()."""
         if not self._mine or not self._in_hand:
             raise ValueError("only a producer writes, before it publishes")
         _native.integer(offset, "offset", least=-_native.INTEGER_MAX)
         if offset < 0 or offset + n > self.size:
             raise errors.InvalidParameterError(f"{what}: {n} bytes at {offset} do not fit into a slot of {self.size}. Make the channel "
                                                "with larger slot_bytes.", subject=what)
-        with self._member.called():
-            yield
+        self._member.begin_call()
 
     # ---- the end ----
 
@@ -270,6 +271,9 @@ class Item:
                 raise ValueError("the item is no longer in hand")
             if self._mine == (function == "gpuipc_channel_release"):
                 raise ValueError("a producer publishes or cancels, a consumer releases")
-            with self._member.called() as pointer:
+            pointer = self._member.begin_call()
+            try:
                 _native.call(function, pointer, ctypes.byref(self._item), *arguments)
+            finally:
+                self._member.end_call()
             self._in_hand = False

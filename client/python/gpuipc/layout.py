@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import json
+import numbers
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _integers(values: Any, what: str, least: int = 0) -> tuple[int, ...]:
-    if isinstance(values, int) and not isinstance(values, bool):
+    if isinstance(values, numbers.Integral) and not isinstance(values, bool):
         values = (values,)
     if isinstance(values, (str, bytes)):
         raise LayoutError(f"{what}: a sequence of integers is wanted, not {type(values).__name__}.", subject=what)

@@ -27,7 +27,7 @@ class _Handle(Keeper):
 
 
 class Watch:
-    """An iterator over `Event`s, and an asynchronous one. Made by `Client.watch()`.
+    """An iterator over `Event`s, and an asynchronous one. Made by `Client.watch()`. One thread at a time takes events.
 
     It ends when it is closed. Iterating raises EventsLostError when the reader was too slow: make a new one with since=error.oldest − 1.
     """
