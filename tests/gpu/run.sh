@@ -37,7 +37,7 @@ cp -R tests/support tests/gpu "$bundle/"
 cp -R tests/python "$bundle/pythontests"
 mkdir "$bundle/python"
 cp -R client/python/gpuipc "$bundle/python/"
-[ ! -d client/python/examples ] || cp -R client/python/examples "$bundle/python/"
+cp -R client/python/examples client/python/MIGRATING.md "$bundle/python/"
 chmod -R a+rX "$bundle"
 
 libraries=

@@ -196,4 +196,4 @@ def peer_pipeline(rig):
 
 
 STEPS = [Step("pipeline", 160, pipeline, named=True)]
-TWO_STEPS = [Step("peer-pipeline", 90, peer_pipeline)]
+TWO_STEPS = [Step("peer-pipeline", 90, peer_pipeline, named=True)]

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 from daemon import open_fds, wait_for
 from rig import size_text
@@ -17,9 +16,13 @@ from step import Step
 from steps_lifetime import memory_kb
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SUITES = ("share", "pool", "compile", "channel", "multiprocessing", "examples")
-SUITE_S = 70
-SIZES = (256, 1 << 20, 64 * 3 * 224 * 224 * 4)
+EXAMPLES = ("page", "weights:classic_handles", "producer_and_consumer:five_lines:classic", "in_two_sandboxes:pipeline")
+SUITES = ("share", "pool", "compile", "channel", "multiprocessing",
+          *(":".join(["examples", *(f"ExamplesTest.test_{one}" for one in some.split(":"))]) for some in EXAMPLES))
+# For a short run: which suites (with a test of each, perhaps: "share:LeaseTest"), and the seconds that each may take.
+SUITES = tuple(os.environ.get("GPUIPC_PYTHON_SUITES", " ".join(SUITES)).split())
+SUITE_S = int(os.environ.get("GPUIPC_PYTHON_SECONDS", "70"))
+SIZES = (256, 64 * 3 * 224 * 224 * 4)
 
 
 def environment(rig):
@@ -54,29 +57,28 @@ def without_torch(run):
 # ---- the suites ------------------------------------------------------------------------------------------------
 
 
-def run_suites(rig):
+def run_suites(rig, suites=SUITES, cases=()):
     """All at once, each with a daemon of its own."""
     done = {}
 
-    def one(name):
+    def one(what):
+        name, *some = what.split(":")
         path = f"{HERE}/../pythontests/test_torch_{name}.py"
-        with open(os.environ["OUT"] + f"/test_torch_{name}.log", "w+", encoding="utf-8", errors="replace") as output:
-            suite = subprocess.Popen([sys.executable, "-B", path, "-v"], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                     env=environment(rig), start_new_session=True)
+        with open(os.environ["OUT"] + f"/test_torch_{what.replace(':', '-')}.log", "w+", encoding="utf-8", errors="replace") as output:
+            suite = subprocess.Popen([sys.executable, "-B", path, "-v", *some, *cases], stdin=subprocess.DEVNULL, stdout=output,
+                                     stderr=output, start_new_session=True,
+                                     env={**environment(rig), "GPUIPC_TEST_LIMIT_S": str(SUITE_S - 2)})
             try:
                 status = suite.wait(timeout=SUITE_S)
             except subprocess.TimeoutExpired:
                 status = f"no end within {SUITE_S} s"
-                os.killpg(suite.pid, signal.SIGABRT)  # with PYTHONFAULTHANDLER, says where it stands
-                time.sleep(0.5)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(suite.pid, signal.SIGKILL)
             suite.wait()
             output.seek(0)
-            done[name] = (status, output.read())
+            done[what] = (status, output.read())
 
-    there = [name for name in SUITES if os.path.exists(f"{HERE}/../pythontests/test_torch_{name}.py")]
-    threads = [threading.Thread(target=one, args=(name,)) for name in there]
+    threads = [threading.Thread(target=one, args=(what,)) for what in suites]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -84,7 +86,7 @@ def run_suites(rig):
     for name, (status, output) in sorted(done.items()):
         rig.log.write(f"---- test_torch_{name}: {status}\n{output[-20000:]}\n")
         rig.log.flush()
-        stood = re.findall(r"^(test_\w+) \(.*\.\.\. *(?!ok|skipped|FAIL|ERROR)\S*$", output, re.M)
+        stood = re.findall(r"^(test_\w+) \(", output, re.M)
         ran = re.search(r"^Ran (\d+) tests? in ([\d.]+)s", output, re.M)
         failed = sorted(set(re.findall(r"^(?:FAIL|ERROR): (\S+)", output, re.M)))
         skipped = re.search(r"skipped=(\d+)", output)
@@ -144,8 +146,8 @@ def deaths(rig):
 
 def compare(rig):
     daemon = rig.daemon(memory="host" if rig.dry else "auto")
-    sizes = SIZES[:2] if rig.dry else SIZES
-    driver = subprocess.Popen([sys.executable, "-B", f"{HERE}/torch_compare.py", "cpu" if rig.dry else "cuda", "20" if rig.dry else "200",
+    sizes = (256, 1 << 20) if rig.dry else SIZES
+    driver = subprocess.Popen([sys.executable, "-B", f"{HERE}/torch_compare.py", "cpu" if rig.dry else "cuda", "20" if rig.dry else "100",
                                *map(str, sizes)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=rig.log, text=True,
                               env={**environment(rig), "GPUIPC_SOCKET": daemon.socket})
     try:
@@ -180,3 +182,4 @@ def compare(rig):
 
 STEPS = [Step("python-suite", 85, without_torch(run_suites)), Step("python-deaths", 100, without_torch(deaths)),
          Step("python-compare", 90, without_torch(compare))]
+TWO_STEPS = [Step("python-two", 80, without_torch(lambda rig: run_suites(rig, ("share",), ("TwoGpusTest",))))]

@@ -9,11 +9,12 @@ import sys
 from step import Step
 
 ROOT = os.getcwd()  # of the tree: run.sh starts there
-JOBS = "6"
+JOBS = "10"
 
 
 def run_suite(rig, kind, suite=None, environment=None):
-    """tests/run starts from a clean environment but for what a GPU needs; it shows what failed, and is stopped as a whole."""
+    """tests/run starts from a clean environment but for what a GPU needs; it shows what failed, and is stopped as a whole. The package
+    gpuipc is tested with the Python that runs this, and with what that has: NumPy, PyTorch, CuPy."""
     what = f"{kind}/{suite}" if suite else kind
     runner = subprocess.Popen([sys.executable, "-B", "tests/run", "--build", "build/gpu", "--jobs", JOBS, what], cwd=ROOT,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",

@@ -26,7 +26,7 @@ from rig import Rig
 WHOLE_S = 500  # nothing is begun later
 ONE = steps_suite.STEPS + steps_memory.STEPS + steps_sandbox.STEPS + steps_lifetime.STEPS + steps_costs.STEPS + \
     steps_fences.STEPS + steps_channel.STEPS + steps_python.STEPS + steps_pipeline.STEPS
-TWO = steps_two.STEPS + steps_fences.TWO_STEPS + steps_channel.TWO_STEPS + steps_pipeline.TWO_STEPS
+TWO = steps_two.STEPS + steps_fences.TWO_STEPS + steps_channel.TWO_STEPS + steps_python.TWO_STEPS + steps_pipeline.TWO_STEPS
 
 
 class StepTimeout(BaseException):

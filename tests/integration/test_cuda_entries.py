@@ -118,11 +118,8 @@ class FailTest(EntriesTest):
     def fail_each(self):
         _, at_work = self.watch()
         machine, daemon, calls = self.start()
-        with daemon.client() as client:
-            for handle in KINDS:
-                live_well(client, GPUS[0], handle)
-        daemon.wait_idle()
         free = self.device(daemon, GPUS[0])["free_bytes"]
+        self.settle(machine, daemon, free)
         for handle, entries in at_work.items():
             for entry in entries:
                 with self.subTest(handle=handle, entry=entry):

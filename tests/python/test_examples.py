@@ -46,13 +46,14 @@ class ExamplesTest(PackageTest):
         with open(f"{PACKAGE}/README.md", encoding="utf-8") as file:
             pieces = re.findall(r"^```python\n(.*?)^```$", file.read(), re.M | re.S)
         told = [self.run_program(piece) for piece in pieces]
-        self.assertEqual(len(pieces), 6)
+        self.assertEqual(len(pieces), 7)
         self.assertEqual(told[0], "float64 (2, 3) 15.0\n")
         self.assertRegex(told[1], r"^5\.0\ntensor\(\[5\., 1\.,.*\n.*b'\\x00\\x00\\xa0@'\n$")
         self.assertEqual(told[2], "b'header' 1\n")
         self.assertEqual(told[3], "0 0\n1 16\n2 32\n3 36.0\n")
         self.assertEqual(told[4], "b'here'\n")
         self.assertRegex(told[5], r"^No such buffer")
+        self.assertEqual(told[6], "torch.Size([2, 3]) 15.0\n")
 
     # ---- what make python makes ----
 

@@ -77,6 +77,7 @@ class BatchTest(TorchTest):
             producer.send(weight * 2)
             with consumer.receive(10) as got:
                 self.assertEqual((got.sum().item(), got.requires_grad), (8, False))
+            self.assertFalse(any(view.requires_grad for views in producer._views.values() for view in views))
 
     def test_refused(self):
         with create("refused", slot_bytes=8192, device=DEVICE) as producer:

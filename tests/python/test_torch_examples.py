@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples for PyTorch, as one would run them. deadline: 300 s"""
 
+import concurrent.futures
+import glob
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 
 from daemon import BUILD, ROOT, Daemon, wait_for
 from torchtest import CUDA, PACKAGE, TorchTest, cuda_only
@@ -73,6 +76,37 @@ class ExamplesTest(TorchTest):
             with open(f"{EXAMPLES}/{name}", encoding="utf-8") as file:
                 numbers += re.findall(r"^(?:import gpuipc|.*(?:gpuipc\.torch|share)\.).*# (\d)$", file.read(), re.M)
         self.assertEqual(numbers, ["1", "2", "3", "4", "5"])
+
+    def test_page(self):
+        """Every piece of code in MIGRATING.md, on host memory where there is no GPU."""
+        with open(f"{PACKAGE}/MIGRATING.md", encoding="utf-8") as file:
+            pieces = re.findall(r"^```python\n(.*?)^```$", file.read(), re.M | re.S)
+        def run(piece):
+            with tempfile.NamedTemporaryFile("w", suffix=".py", dir=os.environ.get("TMPDIR"), encoding="utf-8") as file:
+                file.write(piece if CUDA else piece.replace('"cuda"', '"cpu"'))
+                file.flush()
+                done = subprocess.run([sys.executable, "-B", file.name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True, timeout=50, check=False)
+            return done.stdout if done.returncode == 0 else f"{done.returncode}: {done.stderr}"
+
+        with concurrent.futures.ThreadPoolExecutor(8) as executor:
+            told = list(executor.map(run, pieces))
+        self.assertEqual(told, ["torch.Size([2, 3]) torch.float32 15.0 True\n", "6.0 True\n", "False\n" if CUDA else "",
+                                "[2.0, 2.0, 2.0]\n",
+                                "0 6.0 [0, 1, 2, 3]\n0 22.0 [4, 5, 6, 7]\n1 6.0 [0, 1, 2, 3]\n1 22.0 [4, 5, 6, 7]\n"])
+
+    def test_with_the_wheel_alone(self):
+        wheels = glob.glob(f"{BUILD}/python/*.whl")
+        if not wheels:
+            self.skipTest("no wheel here: make python")
+        with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
+            with zipfile.ZipFile(wheels[0]) as wheel:
+                wheel.extractall(directory)
+            environment = {"PYTHONPATH": directory, "GPUIPC_LIBRARY": ""}
+            producer = self.run_example("torch_producer.py", "wheel", environment=environment)
+            told = producer.line()
+            self.assertEqual(self.run_example("torch_consumer.py", "wheel", environment=environment).finish(), [told])
+            producer.finish()
 
     @cuda_only
     def test_classic(self):

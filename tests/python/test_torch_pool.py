@@ -117,32 +117,51 @@ class CutTest(TorchTest):
         self.client.free("of-a-pool")
 
 
+class StandIn(str):
+    uses = 1
+
+    @property
+    def id(self):
+        return 0, self
+
+    def use_count(self):
+        return self.uses
+
+
 @unittest.skipIf(CUDA, "where there is no PyTorch with CUDA")
 class StandInTest(TorchTest):
     """A stand-in for what PyTorch has of pools, to see what it is asked for."""
 
     def setUp(self):
         self.asked = asked = []
+        recording = set()
 
         @contextlib.contextmanager
         def use_mem_pool(pool, device=None):
+            if pool in recording:
+                raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+            recording.add(pool)
             asked.append(("use", pool, device))
             try:
                 yield
             finally:
+                recording.remove(pool)
                 asked.append(("used", pool))
 
         def mem_pool(allocator, **options):
             asked.append(("pool", allocator, options))
-            return f"pool {len(asked)}"
+            return StandIn(f"pool {len(asked)}")
 
         stand_ins = {"torch.cuda.MemPool": mem_pool, "torch.cuda.use_mem_pool": use_mem_pool, "torch.cuda.is_available": lambda: True,
                      "torch.cuda.init": lambda: None, "torch._C._cuda_customAllocator": lambda *functions: functions,
                      "gpuipc.torch._pool._configure": lambda text: asked.append(("configure", text))}
         for name, stand_in in stand_ins.items():
-            patch = unittest.mock.patch(name, stand_in, create=True)
-            patch.start()
-            self.addCleanup(patch.stop)
+            self.patch(name, stand_in)
+
+    def patch(self, name, stand_in):
+        patch = unittest.mock.patch(name, stand_in, create=True)
+        patch.start()
+        self.addCleanup(patch.stop)
 
     def test_made_once_and_entered(self):
         pool = gpuipc.torch.Pool(self.client, device=1)
@@ -151,13 +170,84 @@ class StandInTest(TorchTest):
         with pool:
             pass
         functions = self.asked[0][1]
-        self.assertEqual(self.asked, [("pool", functions, {}), ("use", "pool 1", 1), ("use", "pool 1", 1), ("used", "pool 1"),
-                                      ("used", "pool 1"), ("use", "pool 1", 1), ("used", "pool 1")])
+        self.assertEqual(self.asked, [("pool", functions, {}), ("use", "pool 1", 1), ("used", "pool 1"), ("use", "pool 1", 1),
+                                      ("used", "pool 1")])
         self.assertEqual(functions, pool._core.functions)
         other = gpuipc.torch.Pool(self.client, split=False)
         with other:
             self.assertEqual(self.asked[-2], ("pool", other._core.functions, {"no_split": True}))
         self.assertNotEqual(other._core.functions[0], functions[0])
+
+    def test_threads_at_once(self):
+        """PyTorch bears but one `with` of each of its pools at a time."""
+        pool, failures, inside, out = gpuipc.torch.Pool(self.client), [], threading.Barrier(3), threading.Barrier(3)
+
+        def work():
+            try:
+                with pool, pool:
+                    inside.wait(20)
+                    out.wait(20)
+            except BaseException as error:
+                failures.append(repr(error))
+                inside.abort()
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        inside.wait(20)
+        self.assertEqual(sum(each[0] == "pool" for each in self.asked), 2)
+        self.assertFalse(pool.empty_cache())
+        out.wait(20)
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        with pool:
+            self.assertEqual(sum(each[0] == "pool" for each in self.asked), 2)
+            with pool.using(pool.mem_pool) as there:
+                self.assertTrue(there)
+        with unittest.mock.patch("torch.cuda.empty_cache", lambda: None):
+            self.assertTrue(pool.empty_cache())
+
+    def test_emptied(self):
+        pool = gpuipc.torch.Pool(self.client)
+        self.assertTrue(pool.empty_cache())  # nothing was made yet
+        with unittest.mock.patch("torch.cuda.empty_cache", lambda: self.asked.append(("emptied",))):
+            with pool:
+                self.assertFalse(pool.empty_cache())
+            pool.mem_pool.uses = 2
+            self.assertFalse(pool.empty_cache())
+            pool.mem_pool.uses = 1
+            self.assertTrue(pool.empty_cache())
+        self.assertEqual(self.asked[-1], ("emptied",))
+        with pool:
+            self.assertEqual([each[0] for each in self.asked], ["pool", "use", "used", "emptied", "pool", "use"])
+
+    def segment(self, *pieces):
+        pool = gpuipc.torch.Pool(self.client)
+        blocks = [{"size": size, "state": state} for size, state in pieces]
+        self.patch("torch.cuda.memory_snapshot", lambda: [{"address": 4096, "blocks": blocks, "segment_pool_id": list(pool.mem_pool.id)}])
+        return _pool.Block(4096, sum(size for size, _ in pieces), "b1")
+
+    def test_what_is_left_of_a_block(self):
+        given = []
+
+        def empty(n, dtype, device):
+            return unittest.mock.Mock(size=n, data_ptr=lambda: given.pop(0))
+
+        self.patch("torch.empty", empty)
+        self.patch("torch.cuda.device", contextlib.nullcontext)
+        tensor = unittest.mock.Mock()
+        self.assertEqual(_pool._alone(self.segment((100, "active_allocated")), tensor), [])
+        block = self.segment((100, "active_allocated"), (50, "inactive"))
+        given[:] = [1, 2, 4196, 3]
+        (rest,) = _pool._alone(block, tensor)
+        self.assertEqual((rest.size, given), (50, [3]))
+        given[:] = list(range(1, 50))
+        self.assertIsNone(_pool._alone(block, tensor))
+        for pieces in ([(100, "active_allocated"), (50, "active_allocated")], [(10, "active_allocated"), (50, "inactive")],
+                       [(100, "active_allocated"), (10, "inactive"), (10, "inactive")]):
+            self.assertIsNone(_pool._alone(self.segment(*pieces), tensor))
+        self.assertIsNone(_pool._alone(_pool.Block(8192, 100, "b1"), tensor))
 
     def test_cannot_be_told_not_to_split(self):
         with unittest.mock.patch("torch.cuda.MemPool", lambda allocator: None):
@@ -227,9 +317,26 @@ class PoolTest(TorchTest):
             self.assertEqual((got.data_ptr(), got.sum().item()), (second.data_ptr(), 2000))
             del got
         # Alone in its block for now, but PyTorch would put others there.
-        lonely = self.new(3 * MIB)
+        lonely = self.new(3 * MIB, dtype=torch.uint8)
         with gpuipc.torch.put(lonely) as share:
-            self.assertEqual(share.copied, _pool._pieces(_pool.find(lonely.data_ptr())) != 1)
+            self.assertTrue(share.copied)
+
+    def test_what_is_left_of_a_block_is_kept_free(self):
+        """64x3x224x224 floats: PyTorch cuts off what is left of the block, and would give it to others."""
+        batch = self.new(64, 3, 224, 224).fill_(1)
+        block = _pool.find(batch.data_ptr())
+        self.assertGreater(block.size - batch.numel() * 4, MIB)
+        with gpuipc.torch.put(batch, copy=False) as share:
+            others = [self.new(block.size - batch.numel() * 4, dtype=torch.uint8) for _ in range(4)]
+            self.assertNotIn(block, [_pool.find(other.data_ptr()) for other in others])
+            with self.client.open(id=share.buffer, access="ro") as buffer:
+                self.assertEqual(buffer.read(-1, batch.numel() * 4).count(0), block.size - batch.numel() * 4)
+        del share
+        wait_for(lambda: _share.pinned() == 0, "the memory to be let go")
+        again = self.new(block.size - batch.numel() * 4, dtype=torch.uint8)
+        self.assertEqual(_pool.find(again.data_ptr()), block)
+        with gpuipc.torch.put(batch) as share:  # now it has a neighbour
+            self.assertTrue(share.copied)
 
     def test_one_block_a_tensor(self):
         try:
@@ -352,10 +459,18 @@ class PoolTest(TorchTest):
     def test_memory_goes_back(self):
         tensors = [self.new(BIG) for _ in range(4)]
         self.assertGreaterEqual(gpuipc.torch.pool().bytes, 4 * BIG * 4)
-        del tensors
+        with gpuipc.torch.pool() as pool:
+            self.assertFalse(pool.empty_cache())
+        del tensors[1:]
         gc.collect()
-        torch.cuda.empty_cache()
-        self.assertEqual(gpuipc.torch.pool().bytes, 0)
+        self.assertTrue(pool.empty_cache())
+        self.assertEqual(pool.bytes, BIG * 4)
+        more = self.new(BIG).fill_(1)
+        self.assertEqual(pool.bytes, 2 * BIG * 4)
+        del tensors, more
+        gc.collect()
+        self.assertTrue(pool.empty_cache())
+        self.assertEqual(pool.bytes, 0)
 
     def test_out_of_memory(self):
         pool = gpuipc.torch.pool()

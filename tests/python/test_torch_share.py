@@ -7,7 +7,7 @@ import unittest
 
 import torchtest
 from torchtest import CUDA, DEVICE, DTYPES, TorchTest, wait_for
-from zygote import ChildError
+from zygote import ChildError, Zygote
 
 import gpuipc
 import gpuipc.torch
@@ -113,6 +113,15 @@ class ArrivalTest(TorchTest):
             buffer.seal()
             child.hear()
             self.assertEqual(child.ask("got"), list(b"abcd"))
+
+    def test_by_the_core(self):
+        """What is put here, any other library can get by the package's own client."""
+        tensor = some(torch.int32, (3, 4)).t()
+        with gpuipc.torch.put(tensor, "any") as share:
+            array = self.client.get("any")
+            self.assertEqual((array.dtype, array.shape, array.strides, array.buffer_id), ("int32", (4, 3), (1, 4), share.buffer))
+            self.assertEqual(array.tobytes(), bytes(raw(tensor)))
+            del array
 
     def test_of_the_core(self):
         with self.client.put("plain", memoryview(bytearray(b"abcdef"))):
@@ -300,6 +309,38 @@ class InPlaceTest(TorchTest):
             self.assertEqual(gpuipc.torch.get(id=share.id, access="ro").numel(), 10)
         with self.assertRaisesRegex(ValueError, "copy=True"):
             gpuipc.torch.put(tensor, seal=True)
+
+
+@unittest.skipUnless(CUDA and torch.cuda.device_count() > 1, "of two GPUs")
+class TwoGpusTest(TorchTest):
+    def test_on_its_gpu_whichever_is_current(self):
+        tensor = torch.arange(100_000.0, device="cuda:1")
+        with gpuipc.torch.put(tensor, "second") as share:
+            self.assertEqual(str(share.tensor.device), "cuda:1")
+            self.assertEqual(str(gpuipc.torch.get("second").device), "cuda:1")
+            child = self.zygote.fork()
+            child.run("got = gpuipc.torch.get('second')")
+            self.assertEqual(child.ask("(str(got.device), got.sum().item())"), ["cuda:1", tensor.sum().item()])
+        own = gpuipc.torch.empty(10, device="cuda:1")
+        self.assertEqual(str(own.device), "cuda:1")
+        with gpuipc.torch.put(own, copy=False) as share:
+            self.assertEqual(gpuipc.torch.get(id=share.id).data_ptr(), own.data_ptr())
+
+    def test_hidden(self):
+        tensor = torch.arange(100_000.0, device="cuda:1")
+        with gpuipc.torch.put(tensor, "hidden"), Zygote(self.daemon.socket, DEVICE, {"CUDA_VISIBLE_DEVICES": "0"}) as zygote:
+            child = zygote.fork()
+            child.run("got = gpuipc.torch.get('hidden')")
+            self.assertEqual(child.ask("(str(got.device), got.sum().item())"), ["cuda:0", tensor.sum().item()])
+            child.end()
+
+    def test_pool(self):
+        with gpuipc.torch.pool(device=1):
+            tensor = torch.ones(4 << 20, device="cuda:1")
+        with gpuipc.torch.put(tensor, copy=False) as share:
+            got = gpuipc.torch.get(id=share.id)
+            self.assertEqual((got.data_ptr(), str(got.device)), (tensor.data_ptr(), "cuda:1"))
+            del got
 
 
 class RefusalTest(TorchTest):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """For tests of gpuipc.torch: on host memory, or with $GPUIPC_TEST_BACKEND=cuda-fd on this machine's GPU; the same assertions."""
 
+import faulthandler
 import gc
 import os
 import sys
@@ -16,6 +17,8 @@ sys.path.insert(0, PACKAGE)
 os.environ["PYTHONPATH"] = ":".join([PACKAGE, os.environ.get("PYTHONPATH", "")])
 
 CUDA = backend.REAL
+if os.environ.get("GPUIPC_TEST_LIMIT_S"):
+    faulthandler.dump_traceback_later(float(os.environ["GPUIPC_TEST_LIMIT_S"]), exit=True)
 DEVICE = "cuda" if CUDA else "cpu"
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32", "float64",
           "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
@@ -88,8 +91,12 @@ class TorchTest(unittest.TestCase):
         if CUDA:
             import torch
 
+            from gpuipc.torch import _pool
+
             torch.cuda.synchronize()
             gc.collect()
+            for pool, _ in list(_pool._of_segment.values()):
+                pool.empty_cache()
             torch.cuda.empty_cache()
         wait_for(lambda: not self.buffers(), f"no buffer: {self.buffers()}")
         wait_for(lambda: _share.pinned() == 0, "nothing pinned")

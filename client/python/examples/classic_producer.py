@@ -3,8 +3,8 @@
 a handle, where in it the tensor begins, its size.
 
 A handle is of a whole allocation, and PyTorch puts many tensors into one, so the tensor's address alone does not say where it is: the
-offset from the allocation's first byte goes along. Whoever has the handle has all of the allocation, other tensors in it included; when this
-process ends, nobody is told.
+offset from the allocation's first byte goes along. Whoever has the handle has all of the allocation, other tensors in it included; when
+this process ends, nobody is told.
 """
 
 import ctypes

@@ -3,8 +3,8 @@
 
 weights_loader.py FILE NAME
 
-All tensors go into one buffer, one after the other, and what lies where into a second, so that the largest model is two shares. They stay for
-a minute without this process, and then for as long as anybody has them.
+All tensors go into one buffer, one after the other, and what lies where into a second, so that the largest model is two shares. They stay
+for a minute without this process, and then for as long as anybody has them.
 """
 
 import json

@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import weakref
+from collections.abc import Iterator
 from typing import Any, Optional
 
 import torch
 
+from .. import _cuda
 from ..buffer import Buffer
 from ..client import Client
 from ..errors import LayoutError
 from ..layout import Layout
 
+_digits: dict[int, str] = {}
 _uuids: weakref.WeakKeyDictionary[Client, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
@@ -83,9 +87,30 @@ def tensor_in(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
     return typed.as_strided(layout.shape, layout.strides, typed.storage_offset() + layout.offset // layout.itemsize)
 
 
+def ordinal_of(uuid: str) -> Optional[int]:
+    """The number, in this process, of the GPU of that UUID; None: it is hidden."""
+    digits = uuid.partition("-")[2].replace("-", "")
+    for ordinal in range(torch.cuda.device_count()):
+        if ordinal not in _digits:
+            _digits[ordinal] = _cuda.uuid(ordinal)
+        if _digits[ordinal] == digits:
+            return ordinal
+    return None
+
+
+@contextlib.contextmanager
+def on_its_gpu(uuid: str) -> Iterator[None]:
+    """What is mapped inside is mapped for the GPU that holds it, as PyTorch has tensors on their GPU whichever is current; where that one
+    is hidden, for the current one, by peer access."""
+    ordinal = ordinal_of(uuid) if uuid != "host" else None
+    with torch.cuda.device(ordinal) if ordinal is not None else contextlib.nullcontext():
+        yield
+
+
 def bytes_of(buffer: Buffer) -> torch.Tensor:
     """All bytes of a buffer, as a tensor that holds its lease."""
-    raw: torch.Tensor = buffer.array((buffer.size,), "uint8").torch()
+    with on_its_gpu(buffer.device):
+        raw: torch.Tensor = buffer.array((buffer.size,), "uint8").torch()
     return raw
 
 

@@ -8,12 +8,14 @@ other tensor is, or can come to be, in what the other side maps; and its memory 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
 import re
 import threading
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Optional, Union
@@ -36,6 +38,8 @@ class Block:
     size: int
     buffer: str
 
+
+_TRIES = 8
 
 # Buffers that are one tensor's alone: by address, as long as the storage lives.
 _own: weakref.WeakValueDictionary[int, _Own] = weakref.WeakValueDictionary()
@@ -68,31 +72,64 @@ def find(address: int) -> Optional[Block]:
     return Block(block.pointer or 0, block.size, block.buffer.decode())
 
 
-def _pieces(block: Block) -> Optional[int]:
-    """How many pieces PyTorch has cut a block into; None where it does not know the block."""
-    for segment in torch.cuda.memory_snapshot():
-        if segment["address"] == block.pointer:
-            return len(segment["blocks"])
+def _segment(block: Block) -> Any:
+    """What PyTorch knows of a block; None: nothing."""
+    return next((segment for segment in torch.cuda.memory_snapshot() if segment["address"] == block.pointer), None)
+
+
+def _alone(block: Block, tensor: torch.Tensor) -> Optional[list[torch.Tensor]]:
+    """Whether a tensor at the beginning of a block has it to itself, for as long as what is returned lives with it: []; or all that is
+    left of the block, which PyTorch would give to others. None: it has not."""
+    segment = _segment(block)
+    if segment is None:
+        return None
+    pieces = segment["blocks"]
+    if len(pieces) == 1:
+        return []
+    rest = pieces[1]["size"]
+    known = _of_segment.get(tuple(segment.get("segment_pool_id", ())))
+    if len(pieces) > 2 or pieces[1]["state"] != "inactive" or rest > pieces[0]["size"] or known is None:
+        return None
+    # PyTorch gives the smallest piece that fits, of which there may be several.
+    taken: list[torch.Tensor] = []
+    wanted = block.pointer + pieces[0]["size"]
+    with known[0].using(known[1]) as there, torch.cuda.device(tensor.device):
+        for _ in range(_TRIES if there else 0):
+            taken.append(torch.empty(rest, dtype=torch.uint8, device=tensor.device))
+            if taken[-1].data_ptr() == wanted:
+                return taken[-1:]
     return None
 
 
 def whereabouts(tensor: torch.Tensor, neighbours: bool) -> tuple[Optional[Block], str]:
     """The block that a tensor can be shared in, or why it must be copied."""
+    block, reason, _ = survey(tensor, neighbours)
+    return block, reason
+
+
+def survey(tensor: torch.Tensor, neighbours: bool) -> tuple[Optional[Block], str, list[torch.Tensor]]:
+    """The same, and what must live as long as the share."""
     start, n = _compat.storage_range(tensor)
     block = find(start) if n else None
+    held: Optional[list[torch.Tensor]] = []
     if block is None:
         how = "in a gpuipc.torch.pool() or by gpuipc.torch.empty()" if tensor.device.type == "cuda" else "by gpuipc.torch.empty()"
-        return None, f"it was not made {how}"
+        return None, f"it was not made {how}", []
     if neighbours:
-        return block, ""
+        return block, "", []
     layout = _compat.layout_of(tensor)
     if tensor.data_ptr() != start or layout.span != n or not layout.is_dense:
         return None, ("it is a part of its storage, and whoever gets it would see all of that: give neighbours=True if they may, or "
-                      "share the whole")
-    if start != block.pointer or (n != block.size and (tensor.device.type != "cuda" or _pieces(block) != 1)):
+                      "share the whole"), []
+    if start != block.pointer:
+        held = None
+    elif n != block.size:
+        held = _alone(block, tensor) if tensor.device.type == "cuda" else None
+    if held is None:
         return None, ("other tensors lie, or may come to lie, beside it in its block, and whoever gets it would see them: give "
-                      "neighbours=True if they may, or make it with gpuipc.torch.empty(), or in a pool(split=False) where PyTorch has that")
-    return block, ""
+                      "neighbours=True if they may, or make it with gpuipc.torch.empty(), or in a pool(split=False) where PyTorch has "
+                      "that"), []
+    return block, "", held
 
 
 class _Bytes:
@@ -128,12 +165,11 @@ class _Core:
 
 class Pool:
     """A memory pool of PyTorch's whose blocks are buffers of the daemon's. `with` makes it the one that this thread's new tensors on the
-    device come from; within one another, and again and again.
+    device come from; again and again, and in several threads at once. Not within another pool's: PyTorch goes by the outermost.
 
     Args: as of `pool()`.
 
-    A pool is never taken apart: PyTorch keeps its memory for the next tensors, as always, until torch.cuda.empty_cache() after the last of
-    them is gone. A process can make 32.
+    PyTorch keeps its memory for the next tensors made in it; `empty_cache()` gives back what none is in. A process can make 32 pools.
     """
 
     def __init__(self, client: Optional[Client] = None, *, device: Any = None, split: bool = True, mode: Union[int, str, None] = None,
@@ -144,9 +180,8 @@ class Pool:
         self._core = _Core(client, _native.PoolOptions(
             ctypes.sizeof(_native.PoolOptions), _native.encode(handle, "handle"), mode_text(mode), milliseconds(keep, "keep"),
             milliseconds(wait, "wait"), _native.encode(label, "label")))
-        self._torch: Any = None
-        self._allocator: Any = None
-        self._here = threading.local()
+        self._mem_pools: list[Any] = []
+        self._busy: set[Any] = set()  # ids of those that a thread is in
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -176,11 +211,67 @@ class Pool:
 
     @property
     def mem_pool(self) -> Any:
-        """The torch.cuda.MemPool, as for torch.cuda.graph(pool=pool.mem_pool.id). RuntimeError: this PyTorch has none, or no GPU."""
+        """The torch.cuda.MemPool, as for torch.cuda.graph(pool=pool.mem_pool.id); threads that are in the pool at once have one each,
+        and this is the first. RuntimeError: this PyTorch has none, or no GPU."""
         with self._lock:
-            if self._torch is None:
-                self._torch = self._make()
-            return self._torch
+            return self._mem_pools[0] if self._mem_pools else self._another()
+
+    def _another(self) -> Any:
+        """Under the lock."""
+        made = self._make()
+        self._mem_pools.append(made)
+        _of_segment[tuple(made.id)] = self, made
+        return made
+
+    def _take(self, wanted: Any = None) -> Any:
+        """One that nobody is in: PyTorch bears but one `with` of each at a time. `wanted`: that one; None where it is not to be had."""
+        with self._lock:
+            known = self._mem_pools if wanted is None else [wanted]
+            free = next((each for each in known if tuple(each.id) not in self._busy), None)
+            if free is None and wanted is not None:
+                return None
+            taken = free if free is not None else self._another()
+            self._busy.add(tuple(taken.id))
+            return taken
+
+    def _give(self, mem_pool: Any) -> None:
+        with self._lock:
+            self._busy.discard(tuple(mem_pool.id))
+
+    @contextlib.contextmanager
+    def using(self, wanted: Any) -> Iterator[bool]:
+        """This thread's new tensors come from that torch.cuda.MemPool of the pool's: whether they do."""
+        here = _entered()
+        if here and here[-1].mem_pool is wanted:
+            yield True
+            return
+        taken = self._take(wanted)
+        if taken is None:
+            yield False
+            return
+        try:
+            with _without_expandable_segments(), torch.cuda.use_mem_pool(taken, self._device):
+                yield True
+        finally:
+            self._give(taken)
+
+    def empty_cache(self) -> bool:
+        """Gives back the memory that no tensor is in, which torch.cuda.empty_cache() leaves in a pool: by ending PyTorch's pool, after
+        which the next tensor begins another. What still has tensors in it goes by torch.cuda.empty_cache() once they are gone. False:
+        not now, or not all, since it is in use, by `with` or by a CUDA graph."""
+        with self._lock:
+            # PyTorch ends the process if a pool of its ends while that is in use.
+            ending = [each for each in self._mem_pools
+                      if tuple(each.id) not in self._busy and hasattr(each, "use_count") and each.use_count() == 1]
+            for each in ending:
+                del _of_segment[tuple(each.id)]
+            self._mem_pools = [each for each in self._mem_pools if not any(each is other for other in ending)]
+            all_of_them = not self._mem_pools
+        each = None
+        if ending:
+            ending.clear()
+            torch.cuda.empty_cache()
+        return all_of_them
 
     def _make(self) -> Any:
         make = getattr(torch.cuda, "MemPool", None)
@@ -192,39 +283,62 @@ class Pool:
                                "host memory.")
         torch.cuda.init()
         # torch.cuda.memory.CUDAPluggableAllocator does the same with functions that it finds by name; each pool has its own.
-        self._allocator = torch._C._cuda_customAllocator(*self._core.functions)
-        _kept.append(self._allocator)
+        allocator = torch._C._cuda_customAllocator(*self._core.functions)
+        _kept.append(allocator)
         if self.split:
-            return make(self._allocator)
+            return make(allocator)
         try:
-            return make(self._allocator, no_split=True)
+            return make(allocator, no_split=True)
         except TypeError:
             raise RuntimeError(f"split: PyTorch {torch.__version__} cuts blocks into pieces and cannot be told not to (its "
                                "torch.cuda.MemPool has no no_split). Give split=True, and share with neighbours=True or from "
                                "gpuipc.torch.empty().") from None
 
     def __enter__(self) -> Pool:
-        mem_pool = self.mem_pool
+        here = _entered()
+        if here and here[-1].pool is self:  # this thread's new tensors come from it already
+            here.append(_Entry(self, here[-1].mem_pool, contextlib.ExitStack(), self.failures))
+            return self
+        mem_pool = self._take()
         with contextlib.ExitStack() as stack:
+            stack.callback(self._give, mem_pool)
             stack.enter_context(_without_expandable_segments())
             stack.enter_context(torch.cuda.use_mem_pool(mem_pool, self._device))
-            ready = stack.pop_all()
-        entered = getattr(self._here, "entered", None)
-        if entered is None:
-            entered = self._here.entered = []
-        entered.append((ready, self.failures))
+            here.append(_Entry(self, mem_pool, stack.pop_all(), self.failures))
         return self
 
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]) -> None:
-        stack, failures = self._here.entered.pop()
-        stack.close()
+        entry = _entered().pop()
+        entry.stack.close()
         # PyTorch says that memory ran out, whatever it was.
-        if isinstance(error, torch.cuda.OutOfMemoryError) and error.__cause__ is None and self.failures > failures:
+        if isinstance(error, torch.cuda.OutOfMemoryError) and error.__cause__ is None and self.failures > entry.failures:
             error.__cause__ = self.error
+
+
+@dataclass
+class _Entry:
+    """A `with` that a thread is in."""
+
+    pool: Pool
+    mem_pool: Any
+    stack: contextlib.ExitStack
+    failures: int
+
+
+_thread = threading.local()
+
+
+def _entered() -> list[_Entry]:
+    """Those of this thread, the innermost last."""
+    here: Optional[list[_Entry]] = getattr(_thread, "entered", None)
+    if here is None:
+        here = _thread.entered = []
+    return here
 
 
 # PyTorch refers to allocators by their address for as long as blocks of theirs live.
 _kept: list[Any] = []
+_of_segment: dict[Any, tuple[Pool, Any]] = {}  # by the id of PyTorch's pool, which is the second
 _pools: weakref.WeakKeyDictionary[Client, dict[Any, Pool]] = weakref.WeakKeyDictionary()
 _pools_lock = threading.Lock()
 
@@ -244,7 +358,8 @@ def pool(client: Optional[Client] = None, *, device: Any = None, split: bool = T
         client: None: the process's own.
         device: the GPU; None: the current one.
         split: False: PyTorch gives each tensor a block of its own, of 2 MiB or a multiple, so that each can be shared where it lies. With
-            True small tensors (below 10 MiB) share blocks, and are copied by put() unless neighbours=True.
+            True small tensors (below 10 MiB) share blocks, and are copied by put() unless neighbours=True; what is left of a block beside a
+            larger one is kept free while it is shared.
         mode: who may get what is shared, as a Unix mode; None: "0600".
         keep: seconds that its blocks stay after this process has ended, so that shares can outlive it.
         wait: seconds to wait for memory or quota, for each block.
@@ -300,3 +415,15 @@ def _without_expandable_segments() -> Any:
             _expandable_users -= 1
             if _expandable_users == 0:
                 _configure(settings)
+
+
+# ---- the end of the process ----
+
+
+def _at_exit() -> None:
+    """PyTorch ends the process if a pool of its ends while a graph has it, and at exit objects end in any order: so none does."""
+    for _, mem_pool in list(_of_segment.values()):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(mem_pool))
+
+
+atexit.register(_at_exit)

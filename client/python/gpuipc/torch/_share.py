@@ -29,10 +29,10 @@ _named: set[Share] = set()
 _pinned: dict[tuple[int, str], Any] = {}
 
 
-def pin(reaper: Reaper, card: str, tensor: torch.Tensor) -> None:
-    """The tensor's memory is not given out again before the card, and with it the last lease on the share, is gone."""
+def pin(reaper: Reaper, card: str, what: tuple[torch.Tensor, list[torch.Tensor]]) -> None:
+    """A tensor's memory is not given out again before the card, and with it the last lease on the share, is gone."""
     key = os.getpid(), card
-    _pinned[key] = tensor
+    _pinned[key] = what
     reaper.expect(card, "freed", lambda: _pinned.pop(key, None))
 
 
@@ -62,6 +62,7 @@ class Share:
         self.id = ""
         self._client, self._pid = client, os.getpid()
         self._card: Optional[Buffer] = None
+        self._held: list[torch.Tensor] = []
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -81,7 +82,7 @@ class Share:
         else:
             with Reaper.of(self._client).listening() as reaper:
                 card = publish(self._client, self.name, self.buffer, layout, device=device, mode=mode, keep=keep, label=label)
-                pin(reaper, card.id, self.tensor)
+                pin(reaper, card.id, (self.tensor, self._held))
         self._card, self.id = card, card.id
         if self.name is not None:
             _named.add(self)
@@ -163,7 +164,7 @@ def put(tensor: torch.Tensor, name: Optional[str] = None, *, client: Optional[Cl
     """
     client = client_for(client)
     tensor = _compat.plain(tensor)
-    found, reason = (None, "copy=True was given") if copy else pools.whereabouts(tensor, neighbours)
+    found, reason, held = (None, "copy=True was given", []) if copy else pools.survey(tensor, neighbours)
     if reason and copy is False:
         raise BufferError(f"the tensor cannot be shared where it lies: {reason}")
     if seal and not reason:
@@ -180,6 +181,7 @@ def put(tensor: torch.Tensor, name: Optional[str] = None, *, client: Optional[Cl
     if seal:
         client.seal(where)
     share = Share(client, shared, reason, name, where)
+    share._held = held
     share._publish(layout, _compat.device_name(client, tensor), mode, keep, label)
     return share
 
@@ -190,8 +192,9 @@ def get(name: Optional[str] = None, *, id: Optional[str] = None, client: Optiona
 
         tensor = gpuipc.torch.get("weights", wait=30)
 
-    The tensor holds a lease, which ends with the last view of its memory; nothing else needs to be kept or closed. What
-    `Client.put()` has put can be got too.
+    The tensor holds a lease, which ends with the last view of its memory; nothing else needs to be kept or closed. It is on the GPU that
+    holds it, whichever is current, or on the current one, by peer access, where that GPU is hidden from this process. What `Client.put()`
+    has put can be got too.
 
     Args:
         name: exactly one of name and id.
@@ -216,7 +219,8 @@ def get(name: Optional[str] = None, *, id: Optional[str] = None, client: Optiona
     with first:
         if access == "rw":
             open_as(client, first.id, access, label).close()  # or it says why not
-        array = client.get(id=first.id, access=access, wait=wait, label=label)  # waits for what is still being filled
+        with _compat.on_its_gpu(first.device):
+            array = client.get(id=first.id, access=access, wait=wait, label=label)  # waits for what is still being filled
         return _compat.tensor_in(Array(array._memory, Layout.of("uint8", (array._memory.size,))).torch(), array.layout)
 
 
@@ -254,7 +258,7 @@ def empty(*size: Any, dtype: Optional[torch.dtype] = None, device: Any = None, c
     like = torch.empty(0, device=where)
     buffer = client.allocate(max(1, layout.nbytes), device=_compat.device_name(client, like), handle=handle, mode=mode, keep=keep,
                              wait=wait, meta=layout.to_meta())
-    with buffer, (torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext()):
+    with buffer:
         raw = _compat.bytes_of(buffer)
         pools.remember(raw, buffer)
         return _compat.tensor_in(raw, layout)

@@ -327,7 +327,7 @@ class TensorChannel:
         try:
             with torch.no_grad():
                 for into, tensor in zip(self._in_slot(key, plan, item), _leaves(batch, [])):
-                    into.copy_(tensor, non_blocking=True)
+                    into.copy_(tensor, non_blocking=tensor.is_cuda)  # of host memory the caller may make the next
             self._publish(item, plan)
         except BaseException:
             self._give_up(item)

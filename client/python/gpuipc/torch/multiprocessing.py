@@ -129,7 +129,7 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str, bool]:
     """The socket's path, the id to be got, and whether it is a card's."""
     client = client_for(settings.client if settings.pid == os.getpid() else None)
     plain = _compat.plain(tensor)
-    found, reason = pools.whereabouts(plain, settings.neighbours)
+    found, reason, held = pools.survey(plain, settings.neighbours)
     if reason:
         buffer, _, _ = share._copy(client, plain, None, settings.mode, settings.keep, 0, None, hold=True)
         _compat.settle(plain)
@@ -142,7 +142,7 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str, bool]:
     with Reaper.of(client).listening() as reaper:
         card = publish(client, None, found.buffer, layout, device=_compat.device_name(client, plain), mode=settings.mode,
                        keep=settings.keep)
-        share.pin(reaper, card.id, plain)
+        share.pin(reaper, card.id, (plain, held))
         _await(client, card.id, _let_go(client, card))
     return client.socket, card.id, True
 
