@@ -58,7 +58,8 @@ class NumbersTest(MisuseTest):
                 "size": [lambda: ours.allocate(much + 1), lambda: item.publish(much + 1)],
                 "offset": [lambda: buffer.write(b"x", much), lambda: buffer.read(1, much), lambda: buffer.readinto(bytearray(1), much),
                            lambda: buffer.fence(much), lambda: buffer.write(b"x", -much), lambda: item.write(b"x", much)],
-                "n": [lambda: buffer.read(1 << 62), lambda: buffer.read(much + 1), lambda: buffer.read(-2), lambda: buffer.read(8, PAGE - 7)],
+                "n": [lambda: buffer.read(1 << 62), lambda: buffer.read(much + 1), lambda: buffer.read(-2),
+                      lambda: buffer.read(8, PAGE - 7)],
                 "data": [lambda: buffer.write(bytes(PAGE + 1)), lambda: buffer.write(b"ab", PAGE - 1)],
                 "into": [lambda: buffer.readinto(bytearray(2), PAGE - 1)],
                 "value": [lambda: fence.signal(much), lambda: fence.signal(-1), lambda: fence.wait(much, 0)],
@@ -114,7 +115,7 @@ class WordsTest(MisuseTest):
                 text = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', match.group()))
                 if " " in text and not self.NOT_CALLED.search(text):
                     seen += in_python(text) != text
-                    self.assertNotRegex(in_python(text), r"gpuipc_\w|_ms\b|GPUIPC_[A-Z]+_|GetStatus", f"{path}: client/python/gpuipc/_words.py")
+                    self.assertNotRegex(in_python(text), r"gpuipc_\w|_ms\b|GPUIPC_[A-Z]+_|GetStatus", f"{path}: needs a line in _words.py")
         self.assertGreater(seen, 15)
 
     def test_durations_are_seconds(self):
@@ -135,7 +136,8 @@ class WordsTest(MisuseTest):
             self.refused(lambda meta=meta: self.ours.put(None, b"x", meta=meta), "meta", TypeError)
 
     def test_errors_show_no_more_than_is_useful(self):
-        for tensor in ({**ONE, "dtype": "x" * 3000}, {**ONE, "shape": ["x"] * 900}, {**ONE, "v": ["x"] * 900}, {**ONE, "strides": [[1]] * 900}):
+        for tensor in ({**ONE, "dtype": "x" * 3000}, {**ONE, "shape": ["x"] * 900}, {**ONE, "v": ["x"] * 900},
+                       {**ONE, "strides": [[1]] * 900}):
             with self.subTest(list(tensor)), self.assertRaises(gpuipc.LayoutError) as caught:
                 gpuipc.Layout.from_meta({"tensor": tensor}, 4)
             self.assertLess(len(str(caught.exception)), 600)
@@ -143,7 +145,8 @@ class WordsTest(MisuseTest):
 
 class LayoutsTest(MisuseTest):
     def test_a_layout_is_checked_however_it_is_made(self):
-        for bad in (("float32", (4,), (-1,)), ("nothing", (1,), (1,)), ("int8", (2, 2), (1,)), ("int16", (2,), (1,), 1), ("int8", (-1,), (1,)),
+        for bad in (("float32", (4,), (-1,)), ("nothing", (1,), (1,)),
+                    ("int8", (2, 2), (1,)), ("int16", (2,), (1,), 1), ("int8", (-1,), (1,)),
                     ("int8", (1 << 54,), (1,)), ("int8", (2.0,), (1,))):
             with self.subTest(bad), self.assertRaises(gpuipc.LayoutError):
                 gpuipc.Layout(*bad)
@@ -214,8 +217,8 @@ class SourcesTest(MisuseTest):
         producer, consumer = self.pair(slot_bytes=PAGE)
         array = numpy.arange(6, dtype="i2").reshape(2, 3)
         with self.ours.allocate(PAGE) as buffer:
-            for data in (b"", b"abc", bytearray(b"abc"), memoryview(b"abcdef")[::2], memoryview(b"abcd")[1:], array, array.T, numpy.zeros((0, 3)),
-                         memoryview(b"abcd").cast("H")):
+            for data in (b"", b"abc", bytearray(b"abc"), memoryview(b"abcdef")[::2], memoryview(b"abcd")[1:], array, array.T,
+                         numpy.zeros((0, 3)), memoryview(b"abcd").cast("H")):
                 wanted = memoryview(data).tobytes()
                 self.assertEqual((buffer.write(data), buffer.read(len(wanted))), (len(wanted), wanted))
                 with producer.item(5) as item:
@@ -391,7 +394,8 @@ class InterruptsTest(MisuseTest):
     def test_leases_are_not_kept(self):
         other, kept = self.connect(), []
         for i in range(10):
-            self.interrupted(lambda i=i: self.ours.open(f"n{i}", access="ro", wait=WAIT_S), lambda i=i: kept.append(other.put(f"n{i}", b"x")))
+            self.interrupted(lambda i=i: self.ours.open(f"n{i}", access="ro", wait=WAIT_S),
+                             lambda i=i: kept.append(other.put(f"n{i}", b"x")))
             gc.collect()
             wait_for(lambda i=i: [lease.access for lease in other.leases(f"n{i}")] == ["rw"], "the lease's end")
 
