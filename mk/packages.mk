@@ -6,7 +6,7 @@ deb: $(B)/deb/built
 rpm: $(B)/rpm/built
 
 # What packages are made of; a change in any makes them anew.
-PACKAGED := $(shell find Makefile LICENSE README.md client daemon include mk packaging proto systemd -type f ! -name '*.pyc')
+PACKAGED := $(shell find Makefile LICENSE README.md client daemon include mk packaging proto systemd -type f ! -name '*.pyc' ! -path '*/.*_cache/*')
 
 $(B)/deb/built: $(PACKAGED)
 	mk/package deb $(@D)

@@ -2,7 +2,7 @@
 # make python: build/python/ with a wheel that has the library in it, and a source distribution that uses the system's.
 
 PY := $(B)/python
-PYTHON_SOURCES := $(shell find client/python -type f ! -name '*.pyc')
+PYTHON_SOURCES := $(shell find client/python -type f ! -name '*.pyc' ! -path '*/.*_cache/*')
 
 .PHONY: python
 python: $(PY)/built

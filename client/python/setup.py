@@ -9,6 +9,11 @@ import subprocess
 from setuptools import Distribution, setup
 from wheel.bdist_wheel import bdist_wheel
 
+# setuptools takes a version that it does not find for 0.0.0.
+if not os.path.exists("VERSION"):
+    raise SystemExit("gpuipc: this directory has no VERSION, as it is a part of a greater source. In the top of that run `make python`, "
+                     "then install the wheel, which has the C library with it: pip install build/python/gpuipc-*.whl")
+
 LIBRARIES = [f"gpuipc/{name}" for name in ("libgpuipc.so.0", "libcjson.so.1") if os.path.exists(f"gpuipc/{name}")]
 
 

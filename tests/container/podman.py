@@ -87,11 +87,11 @@ class Podman:
             for name in (".", *directories, *files):
                 os.chown(f"{where}/{name}", uid, uid, follow_symlinks=False)
 
-    def call(self, *words, check=True, text=True):
+    def call(self, *words, check=True, text=True, seconds=WAIT_S * 3):
         """podman WORD... on the machine."""
         words = ["nsenter", "-t", str(self.machine.pid), "-m", "podman", "--root", f"{self.directory}/storage",
                  "--runroot", f"{self.directory}/state", "--tmpdir", f"{self.directory}/tmp", *words]
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=WAIT_S * 3,
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=seconds,
                               check=False, text=text, env={**os.environ, "CONTAINERS_CONF": f"{self.directory}/containers.conf"})
         if check and done.returncode != 0:
             raise AssertionError(f"{' '.join(words)}: {done.returncode}: {done.stderr}")

@@ -122,6 +122,14 @@ class Readme(unittest.TestCase):
                 self.assertEqual(at[name], shown_row[n + (n > shown_head.index("SIZE"))], name)
         self.assertRegex(at["CONTAINER"], "^[0-9a-f]{12}$")
 
+    def test_python(self):
+        """The package unpacked, in two containers."""
+        self.addCleanup(shutil.rmtree, f"{ROOT}/build/python/unpacked", ignore_errors=True)
+        self.types("build/gpuipcd &")
+        steps = block_with("put.py")
+        said = [self.types(command) for command, _ in steps]
+        self.assertEqual(said[1:], [shown for _, shown in steps[1:]])
+
     def test_the_device(self):
         self.types("build/gpuipcd &")
         steps = block_with("--device gpuipc.io/broker")

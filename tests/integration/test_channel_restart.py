@@ -211,7 +211,7 @@ class ChannelRestart(unittest.TestCase):
 
     def test_not_resumed(self):
         """Who does not come back has left; its process lives."""
-        self.manager.arguments += ["--resume-sec=200ms"]
+        self.manager.arguments += ["--resume-sec=2"]
         self.manager.restart()
         first, second = self.session(), self.session()
         first.create()

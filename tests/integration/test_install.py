@@ -40,6 +40,7 @@ class InstallTest(unittest.TestCase):
         for path in ("sbin/gpuipcd", "bin/gpuipcctl", "lib/libgpuipc.so.0", "etc/gpuipcd/gpuipcd.conf", "include/gpuipc.h",
                      "lib/systemd/system/gpuipcd.service", "share/man/man8/gpuipcd.8"):
             self.assertIn(f"opt/gpuipc/{path}", files)
+        self.assertEqual([path for path in files if "python" in path], [], "that is left to pip")
 
     def test_the_unit_runs_what_was_installed(self):
         self.place(prefix="/opt/gpuipc")

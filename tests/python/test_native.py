@@ -162,7 +162,7 @@ class LoadingTest(unittest.TestCase):
         """Neither the library nor NumPy nor PyTorch."""
         code = "import sys; before = set(sys.modules); import gpuipc; print(sorted(m for m in set(sys.modules) - before if " \
                "m.split('.')[0] in ('numpy', 'torch', 'cupy', 'jax', 'ml_dtypes')))"
-        told = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, '{ROOT}/client/python'); {code}"], check=True,
+        told = subprocess.run([sys.executable, "-BI", "-c", f"import sys; sys.path.insert(0, '{ROOT}/client/python'); {code}"], check=True,
                               stdout=subprocess.PIPE, text=True, env={**os.environ, "GPUIPC_LIBRARY": "/nowhere"}).stdout
         self.assertEqual(told, "[]\n")
 

@@ -95,7 +95,7 @@ class TorchTest(unittest.TestCase):
 
             torch.cuda.synchronize()
             gc.collect()
-            for pool, _ in list(_pool._of_segment.values()):
+            for pool in {pool for pool, _ in _pool._of_segment.values()}:  # without a hold on PyTorch's
                 pool.empty_cache()
             torch.cuda.empty_cache()
         wait_for(lambda: not self.buffers(), f"no buffer: {self.buffers()}")

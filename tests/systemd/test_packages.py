@@ -5,6 +5,7 @@ deadline: 600 s"""
 import glob
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from machine import ADMIN_SOCKET, BUILD, PATH, ROOT, SERVICE, SOCKET, UNITS, Machine, serving, wait_for  # noqa: E402
+from machine import ADMIN_SOCKET, BUILD, PATH, ROOT, SERVICE, SOCKET, UNITS, WAIT_S, Machine, serving, wait_for  # noqa: E402
 
 DEBS = f"{BUILD}/deb"
-NAMES = ("gpuipcd", "gpuipc-tools", "libgpuipc0", "libgpuipc-dev")
+NAMES = ("gpuipcd", "gpuipc-tools", "libgpuipc0", "libgpuipc-dev", "python3-gpuipc")
 DROP_IN = "/etc/gpuipcd/gpuipcd.conf.d/50-test.conf"
 # Where a package manager, the manager of units and their logs keep what they know; looked at for our names only.
 KEPT_BY_OTHERS = ("proc", "sys", "dev", "run", "tmp", "mnt", "pkg", "var/log", "var/cache", "var/lib/dpkg", "var/lib/systemd/catalog",
@@ -23,6 +24,24 @@ KEPT_BY_OTHERS = ("proc", "sys", "dev", "run", "tmp", "mnt", "pkg", "var/log", "
 # Made by sysusers: a user's number must not come to mean another one, so that Debian's packages leave users behind.
 USERS = {"etc/passwd", "etc/passwd-", "etc/group", "etc/group-", "etc/shadow", "etc/shadow-", "etc/gshadow", "etc/gshadow-",
          "etc/.pwd.lock"}
+# A Python of the machine's own, which knows the package by its installation alone.
+PYTHON = "/usr/bin/python3"
+HOLDER = """import array, sys, gpuipc
+with gpuipc.Client() as client:
+    numbers = memoryview(array.array("i", range(6))).cast("B").cast("i", (2, 3))
+    buffer = client.put("array", numbers, mode=0o644)
+    print("put", flush=True)
+    sys.stdin.readline()
+"""
+READER = """import sys, gpuipc
+with gpuipc.Client() as client:
+    got = client.get("array", owner=int(sys.argv[1]), wait=10)
+    print(got.dtype, got.shape, got.memoryview().tolist(), "numpy" in sys.modules)
+"""
+TELLER = """import importlib.metadata, os, gpuipc, gpuipc._native
+place = os.path.dirname(gpuipc.__file__)
+print(place, gpuipc._native.library().path, importlib.metadata.version("gpuipc"), len(os.listdir(f"{place}/__pycache__")) > 10)
+"""
 machine = None
 
 
@@ -33,7 +52,7 @@ def make(*words):
 
 def setUpModule():
     global machine
-    for tool in ("dpkg-buildpackage", "dh", "fakeroot"):
+    for tool in ("dpkg-buildpackage", "dh", "dh_python3", "fakeroot"):
         if not shutil.which(tool, path=PATH):
             raise unittest.SkipTest(f"no packages can be built: there is no {tool}")
     make("deb")
@@ -98,7 +117,9 @@ class Making(unittest.TestCase):
             query = ["rpm", "-qp", "--nosignature", path]
             names.add(subprocess.run([*query, "--qf", "%{NAME}"], stdout=subprocess.PIPE, text=True, check=True).stdout)
             files.update(subprocess.run([*query, "-l"], stdout=subprocess.PIPE, text=True, check=True).stdout.split())
-        self.assertEqual(names, {"gpuipcd", "gpuipc-tools", "gpuipc-libs", "gpuipc-devel"})
+        self.assertEqual(names, {"gpuipcd", "gpuipc-tools", "gpuipc-libs", "gpuipc-devel", "python3-gpuipc"})
+        self.assertEqual({path.split("/")[1] for path in files}, {"etc", "usr"})
+        self.assertTrue([path for path in files if re.fullmatch(r"/usr/lib/python3\.\d+/site-packages/gpuipc/client\.py", path)], files)
         # What the Debian packages have is there as well, wherever each distribution wants it.
         wanted = set()
         for path in debs(DEBS):
@@ -176,6 +197,19 @@ class Installed(PackageTest):
         said = self.dpkg("--listfiles", *NAMES)
         for page in ("man8/gpuipcd.8", "man5/gpuipcd.conf.5", "man1/gpuipcctl.1", "man3/libgpuipc.3"):
             self.assertIn(page, said)
+
+    def test_python(self):
+        """An array goes from one user's process to another's, with the library of the other package and nothing but Python."""
+        holder = machine.start(PYTHON, "-c", HOLDER, uid=3001, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(machine.end, holder)
+        self.assertEqual(holder.stdout.readline(), "put\n")
+        told = machine.run(PYTHON, "-c", READER, "3001", uid=3002).stdout
+        self.assertEqual(told, "int32 (2, 3) [[0, 1, 2], [3, 4, 5]] False\n")
+        holder.communicate("\n", timeout=WAIT_S)  # one that lives would start the service again
+        self.assertEqual(holder.returncode, 0)
+        version = machine.run("dpkg-query", "-W", "-f", "${Version}", "python3-gpuipc").stdout
+        self.assertEqual(machine.run(PYTHON, "-c", TELLER, uid=3001).stdout.split(),
+                         ["/usr/lib/python3/dist-packages/gpuipc", "libgpuipc.so.0", version, "True"])
 
     def test_a_program_is_built_with_it(self):
         machine.write("/root/try.c", "#include <gpuipc.h>\n#include <stdio.h>\nint main(void) { puts(gpuipc_version()); return 0; }\n")
@@ -278,6 +312,13 @@ class Removed(PackageTest):
         self.assertEqual(machine.processes(), [])
         self.assertTrue(os.path.exists(f"{machine.root}/etc/gpuipcd/gpuipcd.conf"))
         self.assertFalse(os.path.exists(machine.inside("/run/gpuipcd")))
+
+    def test_python_wants_the_library(self):
+        """Alone it is unpacked at most, and says what is missing."""
+        (path,) = (path for path in debs(DEBS) if "/python3-gpuipc_" in path)
+        done = machine.run("dpkg", "--install", f"/pkg/{os.path.basename(path)}", check=False)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"python3-gpuipc depends on libgpuipc0 \(>= [\d.]+\); however:\s+Package libgpuipc0 is not installed")
 
     def test_purge_leaves_nothing(self):
         self.install()  # caches of others that begin with the first package
