@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "library.h"
@@ -279,10 +280,13 @@ struct inheritance {
 
 static int inherit(int talk_fd, void *data) {
         struct inheritance *inheritance = data;
+        gpuipc_error error;
 
         (void)talk_fd;
         if (gpuipc_pool_alloc_function(inheritance->pool)(SIZE, ordinal(), NULL))
                 return 1;
+        if (gpuipc_pool_failures(inheritance->pool, &error) != 1 || error.status != GPUIPC_ERROR_FORKED)
+                return 3;
         if (found(inheritance->pointer))
                 return 2;
         give(inheritance->pool, inheritance->pointer);
@@ -312,6 +316,49 @@ static int leave_behind(int talk_fd, void *data) {
         give(pool, take(pool, 2 * SIZE)); /* this one is given back, and not kept */
         return talk_say(talk_fd, 'r') || talk_hear(talk_fd, 'e');
 }
+
+/* In a process of its own, which has no room to map what it is granted. */
+static int map_nothing(int talk_fd, void *data) {
+        gpuipc_client *client = library_connect(data);
+        gpuipc_pool *pool = pool_of(client, 60000);
+        struct rlimit all, none;
+        gpuipc_error error;
+        void *pointer;
+
+        (void)talk_fd;
+        if (getrlimit(RLIMIT_AS, &all) != 0)
+                return 1;
+        none = all;
+        none.rlim_cur = 0;
+        if (setrlimit(RLIMIT_AS, &none) != 0)
+                return 2;
+        pointer = gpuipc_pool_alloc_function(pool)(SIZE, ordinal(), NULL);
+        if (setrlimit(RLIMIT_AS, &all) != 0)
+                return 3;
+        if (pointer || gpuipc_pool_failures(pool, &error) != 1 || error.status != GPUIPC_ERROR_MAP)
+                return 4;
+        gpuipc_pool_free(pool);
+        gpuipc_client_free(client);
+        return 0;
+}
+
+static int is_none(const gpuipc_buffer_info *buffer, void *data) {
+        (void)data;
+        ck_abort_msg("%s is %s", buffer->id, buffer->state);
+        return 1;
+}
+
+/* What could not be given out is not kept. */
+START_TEST(not_kept_when_it_cannot_be_mapped) {
+        struct child child = child_start(NULL, map_nothing, daemon_process->socket);
+        gpuipc_client *client;
+        gpuipc_error error;
+
+        child_expect_exit(&child, 0);
+        client = library_connect(daemon_process->socket);
+        library_expect(gpuipc_list_buffers(client, NULL, is_none, NULL, &error), GPUIPC_OK, &error);
+        gpuipc_client_free(client);
+} END_TEST
 
 struct memory {
         char id[68];
@@ -368,6 +415,8 @@ int main(void) {
         tcase_add_test(tcase, threads);
         tcase_add_test(tcase, a_forked_child_has_none);
         tcase_add_test(tcase, kept_when_left_behind);
+        if (memory_is_host())
+                tcase_add_test(tcase, not_kept_when_it_cannot_be_mapped);
         if (!memory_is_host())
                 tcase_add_test(tcase, work_under_way_is_waited_for);
         suite_add_tcase(suite, tcase);
