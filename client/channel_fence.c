@@ -12,6 +12,8 @@
 #include "cuda_stream.h"
 #endif
 
+_Static_assert(FENCE_STEPS_MAX >= RING_MEMBERS + 2, "a writer, all readers, and a signal");
+
 /* What one call of the channel's has a stream do. */
 struct steps {
         struct fence_step each[FENCE_STEPS_MAX];

@@ -165,6 +165,13 @@ static void place_leave(struct pool_place *place, bool keep) {
 #endif
 }
 
+/* With the lease alone a buffer that is to be kept would not end. */
+static void give_back(const gpuipc_pool *pool, gpuipc_buffer *buffer_take) {
+        if (pool->keep_ms > 0 && process_is(pool->mark))
+                (void)gpuipc_free(pool->client, gpuipc_buffer_id(buffer_take), NULL, NULL);
+        (void)gpuipc_release(buffer_take, NULL);
+}
+
 static int block_fill(const gpuipc_pool *pool, struct pool_block *block, const struct pool_place *place, gpuipc_error *ret_error) {
         gpuipc_allocate_options o = GPUIPC_ALLOCATE_OPTIONS_INIT;
         int r;
@@ -182,7 +189,7 @@ static int block_fill(const gpuipc_pool *pool, struct pool_block *block, const s
         if (r == GPUIPC_OK && strlen(gpuipc_buffer_id(block->buffer)) >= sizeof(((gpuipc_pool_block *)0)->buffer))
                 r = error_protocol(ret_error, "a buffer's id of %zu bytes", strlen(gpuipc_buffer_id(block->buffer)));
         if (r != GPUIPC_OK)
-                (void)gpuipc_release(take_ptr(block->buffer), NULL);
+                give_back(pool, take_ptr(block->buffer));
         return r;
 }
 
@@ -208,13 +215,14 @@ static int block_new(gpuipc_pool *pool, int64_t size, int ordinal, struct pool_b
         return r;
 }
 
-/* The pool of that slot with one more reference, or NULL: it is another process's, closed, or gone. */
+/* The pool of that slot with one more reference, or NULL: it is closed, or gone. A forked child gets its parent's, whose client tells it
+ * why nothing can be had. */
 static gpuipc_pool *pool_ref(size_t slot) {
         gpuipc_pool *pool;
 
         process_lock();
         pool = pools[slot];
-        if (pool && (pool->closed || !process_is(pool->mark)))
+        if (pool && pool->closed)
                 pool = NULL;
         if (pool)
                 pool->refs++;
@@ -276,9 +284,7 @@ void pool_free(void *pointer, int64_t size, int ordinal, void *stream) {
         if (block->ordinal >= 0)
                 pool_cuda_settle(block->ordinal);
 #endif
-        if (pool->keep_ms > 0 && process_is(pool->mark))
-                (void)gpuipc_free(pool->client, gpuipc_buffer_id(block->buffer), NULL, NULL);
-        (void)gpuipc_release(block->buffer, NULL);
+        give_back(pool, take_ptr(block->buffer));
 #ifdef HAVE_CUDA
         if (block->retained)
                 pool_cuda_release(block->ordinal);

@@ -190,17 +190,31 @@ static void lane_after_work(uv_work_t *request, int status) {
         lane->ending = false;
 }
 
-void lane_submit(struct lane *lane, struct job *job) {
-        struct job *first = lane_find_first(lane, job->uid);
-
+static void lane_take_in(struct lane *lane, struct job *job) {
         assert(!lane->closing);
         list_init(&job->by_lane);
         list_init(&job->behind);
         job->lane = lane;
         job->begun = job->cancelled = false;
-        list_append(first ? &first->behind : &lane->turns, &job->by_lane);
+}
+
+static void lane_begin(struct lane *lane) {
         if (!lane->running && !lane->ending)
                 lane_proceed(lane);
+}
+
+void lane_submit(struct lane *lane, struct job *job) {
+        struct job *first = lane_find_first(lane, job->uid);
+
+        lane_take_in(lane, job);
+        list_append(first ? &first->behind : &lane->turns, &job->by_lane);
+        lane_begin(lane);
+}
+
+void lane_submit_first(struct lane *lane, struct job *job) {
+        lane_take_in(lane, job);
+        list_prepend(&lane->turns, &job->by_lane);
+        lane_begin(lane);
 }
 
 bool lane_withdraw(struct job *job) {

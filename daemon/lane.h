@@ -45,6 +45,9 @@ void lane_close(struct lane *lane);
 /* Cannot fail. Whether the job is needless is not asked here, but whenever another has ended, of the first of each uid. */
 void lane_submit(struct lane *lane, struct job *job);
 
+/* The same before all that wait, of whatever uid. */
+void lane_submit_first(struct lane *lane, struct job *job);
+
 /* Takes a job that has not begun out of the lane again: true. One that runs, or waits for its next step: false; `done` will
  * come, with -ECANCELED when it had wanted another step: what its steps made so far is then the owner's to undo. */
 bool lane_withdraw(struct job *job);

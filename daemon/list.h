@@ -28,6 +28,10 @@ static inline void list_append(struct list *list, struct list *link) {
         list->prev = link;
 }
 
+static inline void list_prepend(struct list *list, struct list *link) {
+        list_append(list->next, link);
+}
+
 /* Harmless on a link that is in no list. */
 static inline void list_remove(struct list *link) {
         link->prev->next = link->next;

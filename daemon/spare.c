@@ -28,14 +28,15 @@ static void spare_forget(struct workplace *place) {
         registry_spare_end(place->registry, &place->device);
 }
 
-static void spare_submit(struct workplace *place, enum spare_state state, int (*work)(struct job *job), void (*done)(struct job *job)) {
+static struct job *spare_job(struct workplace *place, enum spare_state state, int (*work)(struct job *job),
+                             void (*done)(struct job *job)) {
         struct job *job = &place->spare.job;
 
         place->spare.state = state;
         job->uid = (uid_t)-1;
         job->work = work;
         job->done = done;
-        lane_submit(place->lane, job);
+        return job;
 }
 
 /* ---- dropping ---------------------------------------------------------------------------------------------- */
@@ -57,8 +58,9 @@ static void spare_dropped(struct job *job) {
                 workplace_look(place);
 }
 
+/* Before whoever waits: places in a lane change when others leave it, and nobody is to come to his turn before the memory is back. */
 static void spare_drop(struct workplace *place) {
-        spare_submit(place, SPARE_DROPPING, spare_drop_work, spare_dropped);
+        lane_submit_first(place->lane, spare_job(place, SPARE_DROPPING, spare_drop_work, spare_dropped));
 }
 
 /* ---- making ------------------------------------------------------------------------------------------------ */
@@ -104,7 +106,7 @@ static void spare_make(struct workplace *place, const struct pace_size *size) {
         spare->asked_usec = size->last_usec;
         spare->detail = (struct backend_detail){0};
         registry_spare_begin(place->registry, &place->device, size->bytes);
-        spare_submit(place, SPARE_MAKING, spare_work, spare_done);
+        lane_submit(place->lane, spare_job(place, SPARE_MAKING, spare_work, spare_done));
 }
 
 /* ---- when -------------------------------------------------------------------------------------------------- */

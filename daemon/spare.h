@@ -7,8 +7,7 @@
  *                       └──→ dropping → none
  *
  * It is dropped when nobody asked for its size for a while, when another is asked for at a pace instead, and at once when anything else
- * needs what it holds. Loop thread, but for
- * spare_work() and spare_drop_work(). */
+ * needs what it holds. Loop thread. */
 #ifndef DAEMON_SPARE_H
 #define DAEMON_SPARE_H
 

@@ -240,11 +240,14 @@ static int hear(int fd, struct trial_result *result) {
 
 int trial_apart(int (*run)(const struct trial *trial, struct trial_result *result), const struct trial *trial,
                 struct trial_result *result) {
-        int fds[2], r = -1;
+        int fds[2], r = -1, error = 0;
         pid_t pid = -1;
 
-        if (pipe2(fds, O_CLOEXEC) == 0) {
+        if (pipe2(fds, O_CLOEXEC) < 0) {
+                error = errno;
+        } else {
                 pid = fork();
+                error = pid < 0 ? errno : 0;
                 if (pid == 0) {
                         if (run(trial, result) < 0 && !result->why[0])
                                 (void)snprintf(result->why, sizeof(result->why), "it failed");
@@ -255,7 +258,7 @@ int trial_apart(int (*run)(const struct trial *trial, struct trial_result *resul
                 (void)close(fds[0]);
         }
         if (pid < 0)
-                (void)snprintf(result->why, sizeof(result->why), "a process cannot be made: %s", strerrordesc_np(errno));
+                (void)snprintf(result->why, sizeof(result->why), "a process cannot be made: %s", strerrordesc_np(error));
         else
                 (void)waitpid(pid, NULL, 0);
         return r;

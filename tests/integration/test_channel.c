@@ -301,6 +301,8 @@ static void die(int producers, int consumers, int victim, bool without_daemon) {
         int64_t died;
 
         stage(producers, consumers, n_items, GPUIPC_CHANNEL_QUEUE, 4);
+        if (without_daemon)
+                wait_for(count_pidfds() >= 2 * n_actors + 1); /* the channel's watcher knows them all, before any can have left */
         hold_after = victim < producers ? n_items / 2 : 2; /* a consumer may get few */
         actors[victim].hold_after = hold_after;
         for (int i = 0; i < n_actors; i++)
@@ -314,10 +316,8 @@ static void die(int producers, int consumers, int victim, bool without_daemon) {
         for (int i = producers; victim >= producers && i < n_actors; i++)
                 if (i != victim)
                         start(i, i + 1);
-        if (without_daemon) {
-                wait_for(count_pidfds() >= 2 * n_actors + 1); /* the channel's watcher knows them all */
+        if (without_daemon)
                 end_daemon();
-        }
         child_kill(&children[victim]);
         died = now_ms();
         if (!without_daemon) {

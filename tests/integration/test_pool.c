@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "library.h"
@@ -279,10 +280,13 @@ struct inheritance {
 
 static int inherit(int talk_fd, void *data) {
         struct inheritance *inheritance = data;
+        gpuipc_error error;
 
         (void)talk_fd;
         if (gpuipc_pool_alloc_function(inheritance->pool)(SIZE, ordinal(), NULL))
                 return 1;
+        if (gpuipc_pool_failures(inheritance->pool, &error) != 1 || error.status != GPUIPC_ERROR_FORKED)
+                return 3;
         if (found(inheritance->pointer))
                 return 2;
         give(inheritance->pool, inheritance->pointer);
@@ -311,6 +315,45 @@ static int leave_behind(int talk_fd, void *data) {
         memory_set(take(pool, SIZE), 0, 0x77);
         give(pool, take(pool, 2 * SIZE)); /* this one is given back, and not kept */
         return talk_say(talk_fd, 'r') || talk_hear(talk_fd, 'e');
+}
+
+#define BIG (INT64_C(64) << 20)
+
+/* Address space of this process. */
+static size_t space(void) {
+        size_t pages = 0;
+        FILE *file = fopen("/proc/self/statm", "re");
+
+        if (!file || fscanf(file, "%zu", &pages) != 1)
+                pages = 0;
+        if (file)
+                (void)fclose(file);
+        return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* In a process of its own, which has no room to map what it is granted, and some for all else. */
+static int map_nothing(int talk_fd, void *data) {
+        gpuipc_client *client = library_connect(data);
+        gpuipc_pool *pool = pool_of(client, 60000);
+        struct rlimit all, none;
+        gpuipc_error error;
+        void *pointer;
+
+        (void)talk_fd;
+        if (getrlimit(RLIMIT_AS, &all) != 0)
+                return 1;
+        none = all;
+        none.rlim_cur = space() + (size_t)BIG / 2;
+        if (setrlimit(RLIMIT_AS, &none) != 0)
+                return 2;
+        pointer = gpuipc_pool_alloc_function(pool)(BIG, ordinal(), NULL);
+        if (setrlimit(RLIMIT_AS, &all) != 0)
+                return 3;
+        if (pointer || gpuipc_pool_failures(pool, &error) != 1 || error.status != GPUIPC_ERROR_MAP)
+                return 4;
+        gpuipc_pool_free(pool);
+        gpuipc_client_free(client);
+        return 0;
 }
 
 struct memory {
@@ -353,6 +396,18 @@ START_TEST(kept_when_left_behind) {
         gpuipc_client_free(client);
 } END_TEST
 
+/* What could not be given out is not kept; it goes as soon as it is closed. */
+START_TEST(not_kept_when_it_cannot_be_mapped) {
+        struct child child = child_start(NULL, map_nothing, daemon_process->socket);
+        gpuipc_client *client;
+        struct memory memory;
+
+        child_expect_exit(&child, 0);
+        client = library_connect(daemon_process->socket);
+        ck_assert_msg(!one_is_kept(client, &memory), "%s is kept", memory.id);
+        gpuipc_client_free(client);
+} END_TEST
+
 int main(void) {
         Suite *suite = suite_create("pool");
         TCase *tcase = tcase_create("pool");
@@ -368,6 +423,8 @@ int main(void) {
         tcase_add_test(tcase, threads);
         tcase_add_test(tcase, a_forked_child_has_none);
         tcase_add_test(tcase, kept_when_left_behind);
+        if (memory_is_host())
+                tcase_add_test(tcase, not_kept_when_it_cannot_be_mapped);
         if (!memory_is_host())
                 tcase_add_test(tcase, work_under_way_is_waited_for);
         suite_add_tcase(suite, tcase);

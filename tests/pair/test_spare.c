@@ -298,6 +298,36 @@ START_TEST(a_lack_of_memory_is_tried_again_without_it) {
         leave();
 } END_TEST
 
+/* Somebody else is before it, and it moves up since one of its own uid leaves: the memory is back all the same. */
+START_TEST(who_tries_again_moves_up) {
+        struct caller caller, stranger, leaver;
+
+        furnish_ready(false);
+        caller_init(&caller, &office, 1001);
+        caller_init(&stranger, &office, 1002);
+        caller_init(&leaver, &office, 1001);
+        gate_fail(&office.gate, ENOMEM);
+        caller_call(&caller, OTHER);
+        gate_wait_entered(&office.gate, n_entered + 1);
+        caller_call(&stranger, OTHER);
+        caller_call(&leaver, OTHER);
+        gate_permit(&office.gate);
+        gate_wait_left(&office.gate, n_entered + 1);
+        gate_fail(&office.gate, 0);
+        turn_until(&office, gate_n_entered(&office.gate) == n_entered + 2); /* the stranger's */
+        caller_leave(&leaver);
+        gate_permit(&office.gate);
+        turn_until(&office, gate_n_entered(&office.gate) == n_entered + 3);
+        ck_assert_int_eq(spare()->state, SPARE_NONE);
+        gate_open(&office.gate);
+        turn_until(&office, caller.n_replies == 1 && stranger.n_replies == 1);
+        assert_granted(&caller);
+        caller_deinit(&caller);
+        caller_deinit(&stranger);
+        caller_deinit(&leaver);
+        leave();
+} END_TEST
+
 START_TEST(without_a_spare_nothing_is_tried_twice) {
         office_init(&office, INT64_C(256) << 20);
         office_make_ahead(&office, BYTES);
@@ -515,6 +545,7 @@ int main(void) {
         tcase_add_loop_test(tests, a_failure_is_told_to_nobody, 0, 5);
         tcase_add_test(tests, a_failure_leaves_the_work_to_who_waits);
         tcase_add_loop_test(tests, a_lack_of_memory_is_tried_again_without_it, 0, 4);
+        tcase_add_test(tests, who_tries_again_moves_up);
         tcase_add_test(tests, without_a_spare_nothing_is_tried_twice);
         tcase_add_loop_test(tests, who_tries_again_dies, 0, 2);
         tcase_add_loop_test(tests, anything_takes_it_away, 0, (int)(sizeof(reasons) / sizeof(reasons[0])));

@@ -283,8 +283,8 @@ class ChannelTest(PackageTest):
         threads = [threading.Thread(target=wait, args=(function,)) for function in (consumer.take, producer.item, consumer.take)]
         for thread in threads:
             thread.start()
+        producer.close()  # first, since it would get the slot that the other gives back
         consumer.close()
-        producer.close()
         for thread in threads:
             thread.join(WAIT_S)
         self.assertEqual(ended, ["the channel is closed"] * 3)

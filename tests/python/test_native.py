@@ -114,6 +114,14 @@ class NativeTest(unittest.TestCase):
             self.assertEqual(kind.__name__.removesuffix("Error").lower(), name)
             self.assertTrue(hasattr(gpuipc, kind.__name__), kind)
 
+    def test_what_is_made_can_be_ended(self):
+        """Where a signal's handler raises before anyone has it."""
+        makes = {name for name, (_, arguments) in functions().items()
+                 if any(re.fullmatch(r"(?:gpuipc_\w+|void) \*\*ret_\w+", each) for each in arguments)}
+        self.assertEqual(set(_native._ENDS), makes - {"gpuipc_buffer_map", "gpuipc_watch_next", "gpuipc_python_capsule"})
+        for end in _native._ENDS.values():
+            self.assertIn(end, functions())
+
     def test_structs_to_the_byte(self):
         self.assertEqual(set(structs()), set(_native.STRUCTS))
         lines = ['#include <stddef.h>', '#include <stdio.h>', '#include "gpuipc.h"', "int main(void) {"]

@@ -213,6 +213,27 @@ START_TEST(needless_ends_may_submit_and_withdraw) {
         lane_close(lane);
 } END_TEST
 
+/* It precedes all uids, its own as well, and whoever steps into a place that another left. */
+START_TEST(first_of_all_that_wait) {
+        struct test_job gate = job_gated("g", 9), first = job_named("f", 2), alone = job_named("n", 9);
+        struct test_job jobs[] = {job_named("a1", 1), job_named("a2", 1), job_named("b1", 2), job_named("b2", 2)};
+        struct lane *lane = lane_held(&gate);
+
+        submit_all(lane, jobs, 4);
+        lane_submit_first(lane, &first.job);
+        ck_assert(lane_withdraw(&jobs[0].job));
+        ck_assert_int_eq(first.n_done, 0);
+        sem_post(&gate.gate);
+        run();
+        ck_assert_str_eq(trace, "g f a2 b1 b2");
+        ck_assert_str_eq(events, "g f a2 b1 b2");
+        lane_submit_first(lane, &alone.job);
+        ck_assert(!lane_idle(lane));
+        run();
+        ck_assert_int_eq(alone.job.result, 7);
+        lane_close(lane);
+} END_TEST
+
 /* ---- many at once ----------------------------------------------------------------------------------------- */
 
 enum { CROWD = 2000, CROWD_LANES = 3, CROWD_UIDS = 5 };
@@ -285,6 +306,7 @@ int main(void) {
                 needless_jobs_end_without_work,
                 a_job_that_has_begun_is_not_needless,
                 needless_ends_may_submit_and_withdraw,
+                first_of_all_that_wait,
                 a_crowd_keeps_its_order,
         };
 

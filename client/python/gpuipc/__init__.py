@@ -15,11 +15,12 @@ from __future__ import annotations
 from . import errors
 from .array import Array
 from .buffer import Buffer
-from .channel import Channel, ChannelStats, Item, MemberStats
+from .channel import Channel, ChannelStats, MemberStats
 from .client import Client
 from .errors import *  # noqa: F403
 from .fence import Fence
 from .info import BufferInfo, ChannelInfo, DeviceInfo, Event, LeaseInfo, Status
+from .item import Item
 from .layout import Layout
 from .watch import Watch
 

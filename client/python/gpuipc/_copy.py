@@ -56,7 +56,24 @@ def _of_interface(thing: Any, interface: dict[str, Any]) -> Source:
     if steps is not None and any(step % itemsize for step in steps):
         raise errors.LayoutError(f"strides: {list(steps)} bytes are not whole elements of {dtype}. Copy the array first.",
                                  subject="strides")
-    return Source(thing, interface["data"][0], dtype, shape, strides, (_dlpack.CPU, 0))
+    data = interface["data"]
+    if isinstance(data, tuple):  # the interface itself may be what keeps the memory there
+        return Source((thing, interface), data[0], dtype, shape, strides, (_dlpack.CPU, 0))
+    address, kept = _pinned(memoryview(data))
+    layout = Layout.of(dtype, shape, None if steps is None else strides, interface.get("offset", 0))
+    layout.check(memoryview(data).nbytes)
+    return Source(kept, address + layout.offset, dtype, shape, strides, (_dlpack.CPU, 0))
+
+
+def _pinned(view: memoryview) -> tuple[int, Any]:
+    """The address of the elements, row-major, and what keeps them there. What is read-only is copied, but bytes."""
+    whole = view.obj
+    if isinstance(whole, bytes) and view.c_contiguous and view.nbytes == len(whole):
+        return ctypes.cast(ctypes.c_char_p(whole), ctypes.c_void_p).value or 0, whole
+    if view.nbytes == 0:
+        return 0, view
+    flat = view.cast("B") if view.c_contiguous and not view.readonly else memoryview(bytearray(view))
+    return ctypes.addressof(ctypes.c_ubyte.from_buffer(flat)), flat
 
 
 def _of_buffer(thing: Any) -> Source:
@@ -66,21 +83,25 @@ def _of_buffer(thing: Any) -> Source:
         raise errors.LayoutError(f"dtype: elements of the format {view.format!r} have no name here.", subject="dtype")
     dtype = kind if kind == "bool" else f"{kind}{8 * view.itemsize}"
     shape = tuple(view.shape or ())
-    if not view.c_contiguous:
-        view = memoryview(view.tobytes())
-    n = view.nbytes
-    address = 0
-    if n and not view.readonly:
-        address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view.cast("B")))
-    elif n:  # what cannot be pointed into from Python is copied once more
-        view = memoryview(bytearray(view.tobytes()))
-        address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
-    return Source(view, address, dtype, shape, row_major(shape), (_dlpack.CPU, 0))
+    address, kept = _pinned(view)
+    return Source(kept, address, dtype, shape, row_major(shape), (_dlpack.CPU, 0))
+
+
+def bytes_of(data: Any) -> Source:
+    """The bytes of an object of the buffer protocol, whatever its elements are."""
+    view = memoryview(data)
+    address, kept = _pinned(view)
+    return Source(kept, address, "uint8", (view.nbytes,), (1,), (_dlpack.CPU, 0))
 
 
 def _of_dlpack(thing: Any) -> Source:
     on_gpu = thing.__dlpack_device__()[0] in (_dlpack.CUDA, _dlpack.CUDA_MANAGED)
-    return _dlpack.look(thing.__dlpack__(stream=1) if on_gpu else thing.__dlpack__())
+    how = {"stream": 1} if on_gpu else {}
+    try:
+        capsule = thing.__dlpack__(max_version=(1, 0), **how)  # which can be had of what is read-only
+    except TypeError:  # of before version 1.0
+        capsule = thing.__dlpack__(**how)
+    return _dlpack.look(capsule)
 
 
 def source_of(thing: Any) -> Source:

@@ -80,7 +80,8 @@ def look(holder: Any) -> Source:
     """What a capsule holds, without consuming it.
 
     Raises:
-        BufferError: it holds none, or elements of a kind that there is no name for.
+        BufferError: it holds none, or memory that cannot be reached.
+        LayoutError: elements of a kind that there is no name for.
     """
     if _is_valid(holder, b"dltensor_versioned"):
         versioned = _Versioned.from_address(_get_pointer(holder, b"dltensor_versioned"))
@@ -91,6 +92,9 @@ def look(holder: Any) -> Source:
         tensor = _Tensor.from_address(_get_pointer(holder, b"dltensor"))
     else:
         raise BufferError("no DLPack capsule, or one that was consumed")
+    if tensor.device_type not in (CPU, CUDA, CUDA_HOST, CUDA_MANAGED):
+        raise BufferError(f"the array is on a device of DLPack's type {tensor.device_type}, and what can be read here is host memory and a "
+                          "CUDA GPU's: copy it there first")
     dtype: Optional[str] = BY_DLPACK.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         raise errors.LayoutError(f"dtype: DLPack's type {tensor.code} of {tensor.bits} bits in {tensor.lanes} lanes has no name here.",

@@ -127,6 +127,7 @@ class Keeper:
         self.lock = threading.RLock()
         self.views: dict[int, None] = {}
         self.calls: list[None] = []
+        self.sleepers: dict[Any, Any] = {}  # of aio
         self._pointer: Optional[int] = pointer
         connection.join(self)
         _keepers[id(self)] = weakref.ref(self)
@@ -140,7 +141,7 @@ class Keeper:
     def pointer(self) -> int:
         pointer = self._pointer
         if pointer is None:
-            raise ValueError(f"the {self.what} was released")
+            raise ValueError(f"the {self.what} is closed")
         return pointer
 
     @property
@@ -179,14 +180,15 @@ class Keeper:
             pointer, self._pointer = self._pointer, None
         if pointer is None:
             return
-        _keepers.pop(id(self), None)
         error = _native.Error()
         status = 0
 
         def ending() -> None:
             nonlocal status
             status = self._end(pointer, error)
-            self.connection.leave(self)
+            if self.ended:
+                _keepers.pop(id(self), None)
+                self.connection.leave(self)
 
         if not self._ready():
             _late.append(ending)

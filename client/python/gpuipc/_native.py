@@ -7,7 +7,9 @@ loader finds libgpuipc.so.0.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import operator
 import os
 import threading
 from ctypes import (
@@ -29,6 +31,7 @@ from ctypes import (
 from typing import Any, Optional
 
 from . import errors
+from ._words import in_python
 
 LIBRARY = "libgpuipc.so.0"
 
@@ -48,6 +51,7 @@ QUEUE, BROADCAST = 0, 1
 BLOCK, DROP_OLDEST = 0, 1
 PRODUCER, CONSUMER = 0, 1
 ITEM_META_MAX = 1024
+INTEGER_MAX = (1 << 63) - 1
 CHANNEL_MEMBERS = 64
 
 # ---- structs, in the header's order ----
@@ -339,14 +343,38 @@ def encode(value: Optional[str], what: str) -> Optional[bytes]:
         raise TypeError(f"{what}: a str is wanted, not {type(value).__name__}")
     if "\0" in value:
         raise errors.InvalidParameterError(f"{what}: a NUL character cannot be part of it.", subject=what)
-    return value.encode("utf-8", "surrogateescape")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise errors.InvalidParameterError(f"{what}: {value!r} has half of a surrogate pair in it, and is no text.",
+                                           subject=what) from None
+
+
+def integer(value: Any, what: str, least: int = 0, most: int = INTEGER_MAX) -> int:
+    """A whole number for the library: ctypes would cut what is too large to its size, and say nothing.
+
+    Raises:
+        TypeError: it is none (NumPy's are).
+        InvalidParameterError: it is not between `least` and `most`.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what}: a whole number is wanted, not {value!r}") from None
+    if not least <= number <= most:
+        raise errors.InvalidParameterError(f"{what}: {number} is not between {least} and {most}.", subject=what)
+    return number
 
 
 def raise_error(error: Error) -> None:
-    raise errors.make(
-        error.status, error.message.decode("utf-8", "replace"), name=text(error.name) or "",
-        subject=error.subject.decode("utf-8", "replace"), code=text(error.code), system_errno=error.system_errno, limit=error.limit,
-        used=error.used, asked=error.asked, free_bytes=error.free_bytes, oldest=error.oldest)
+    subject, message = error.subject.decode("utf-8", "replace"), error.message.decode("utf-8", "replace")
+    about = {"limit": error.limit, "used": error.used, "asked": error.asked}
+    if error.status == STATUS["QUOTA_EXCEEDED"] and subject.endswith("_ms"):
+        subject, about = subject[:-3], {name: figure // 1000 for name, figure in about.items()}
+        message = (f"{subject}: {about['asked']} seconds were asked for, and the daemon allows {about['limit']}. Ask for less, or have the "
+                   "administrator raise it.")
+    raise errors.make(error.status, in_python(message), name=text(error.name) or "", subject=subject, code=text(error.code),
+                      system_errno=error.system_errno, free_bytes=error.free_bytes, oldest=error.oldest, **about)
 
 
 def call(function: str, *arguments: Any) -> None:
@@ -365,9 +393,26 @@ def tried(function: str, *arguments: Any) -> bool:
     return bool(status == 0)
 
 
+# What ends what they made.
+_ENDS = {
+    "gpuipc_connect": "gpuipc_client_free", "gpuipc_allocate": "gpuipc_release", "gpuipc_open_name": "gpuipc_release",
+    "gpuipc_open_id": "gpuipc_release", "gpuipc_channel_create": "gpuipc_channel_free", "gpuipc_channel_attach": "gpuipc_channel_free",
+    "gpuipc_fence_new": "gpuipc_fence_free", "gpuipc_watch_new": "gpuipc_watch_free",
+    "gpuipc_pool_new": "gpuipc_pool_free",
+}
+
+
 def made(function: str, *arguments: Any) -> int:
-    """Calls a function that makes an object, with where it goes as the last argument: the object's address."""
+    """Calls a function that makes an object, with where it goes as the last argument: the object's address. An exception of a signal's
+    handler comes when the call has returned: nobody will have the object then, and it is ended."""
     result = c_void_p()
-    call(function, *arguments, ctypes.byref(result))
-    assert result.value is not None
-    return result.value
+    try:
+        call(function, *arguments, ctypes.byref(result))
+        assert result.value is not None
+        return result.value
+    except BaseException:
+        if result.value is not None and function in _ENDS:
+            end = getattr(library(), _ENDS[function])
+            with contextlib.suppress(errors.Error):
+                end(result, *[None] * (len(end.argtypes) - 1))
+        raise

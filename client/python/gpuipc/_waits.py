@@ -29,25 +29,34 @@ def milliseconds(seconds: Optional[float], what: str) -> int:
 
     Raises:
         InvalidParameterError: negative, or not a number.
-        TypeError: a str, as the command line has it.
+        TypeError: something else.
     """
     if seconds is None:
         return 0
-    if not isinstance(seconds, numbers.Real):
-        raise TypeError(f"{what}: a number of seconds is wanted, not {seconds!r}")
+    if type(seconds) is not float and (isinstance(seconds, bool) or not isinstance(seconds, numbers.Real)):
+        raise TypeError(f"{what}: seconds are wanted, not {seconds!r}")
     if math.isnan(seconds) or seconds < 0:
         raise errors.InvalidParameterError(f"{what}: {seconds} is no duration. Give seconds, 0 or more.", subject=what)
     return 1 << 52 if math.isinf(seconds) else min(1 << 52, math.ceil(seconds * 1000))
 
 
+def short_milliseconds(seconds: float, what: str) -> int:
+    """The same for where the library has an int: 24 days at most, and 1 at least unless it is 0."""
+    return min(_INT_MAX, milliseconds(seconds, what))
+
+
 def patiently(attempt: Callable[[int], T], wait: float, unwanted: Unwanted) -> T:
-    """Calls with slices of the time to wait, in milliseconds; raises what the last of them raised."""
-    until = time.monotonic() + milliseconds(wait, "wait") / 1000
+    """Calls with slices of the time to wait, in milliseconds; raises what the last of them raised. Only for what waits in the call: what
+    fails at once would be called again at once."""
+    wait_ms = milliseconds(wait, "wait")
+    if wait_ms == 0:
+        return attempt(0)
+    until = time.monotonic() + wait_ms / 1000
     while True:
         left = until - time.monotonic()
         try:
-            return attempt(max(0, min(_CALL_SLICE_MS, math.ceil(left * 1000))))
-        except (errors.NoSuchBufferError, errors.TimedOutError, errors.QuotaExceededError, errors.OutOfMemoryError):
+            return attempt(max(1, min(_CALL_SLICE_MS, math.ceil(left * 1000))))
+        except errors.TimedOutError:
             if until - time.monotonic() <= 0 or unwanted():
                 raise
 
@@ -55,11 +64,7 @@ def patiently(attempt: Callable[[int], T], wait: float, unwanted: Unwanted) -> T
 def in_slices(timeout: Optional[float], attempt: Callable[[int], bool], always: bool = False) -> bool:
     """Waits by calls of `attempt(ms)` (−1: without end), which says whether it came. In the main thread, and where `always`, they are
     short. False: it did not come within `timeout` seconds (None: without end)."""
-    if timeout is not None and not isinstance(timeout, numbers.Real):
-        raise TypeError(f"timeout: a number of seconds is wanted, not {timeout!r}")
-    if timeout is not None and not timeout >= 0:
-        raise errors.InvalidParameterError(f"timeout: {timeout} is no duration. Give seconds, 0 for one look or None for no end.",
-                                           subject="timeout")
+    milliseconds(timeout, "timeout")
     until = math.inf if timeout is None else time.monotonic() + timeout
     short = always or threading.current_thread() is threading.main_thread()
     most = _LOOK_SLICE_MS if short else _INT_MAX
@@ -88,9 +93,10 @@ def interruptible(call: Callable[[], T], undo: Callable[[T], Any]) -> T:
             failures.append(error)
         else:
             with lock:
-                if not left:
+                wanted = not left
+                if wanted:
                     results.append(result)
-            if left:
+            if not wanted:
                 undo(result)
         done.set()
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import weakref
 from typing import Any, Callable, TypeVar
@@ -16,6 +17,9 @@ T = TypeVar("T")
 _waiting: weakref.WeakKeyDictionary[Any, dict[int, set[asyncio.Future[None]]]] = weakref.WeakKeyDictionary()
 
 
+Sleepers = dict["asyncio.Future[None]", Any]  # of one thing: who waits for it, and in which loop
+
+
 def _wake(loop: Any, fd: int) -> None:
     """Everyone: whoever finds nothing waits again."""
     loop.remove_reader(fd)
@@ -24,8 +28,8 @@ def _wake(loop: Any, fd: int) -> None:
             future.set_result(None)
 
 
-async def readable(fd: int) -> None:
-    """Returns when the descriptor is readable."""
+async def readable(fd: int, sleepers: Sleepers, gone: Callable[[], bool]) -> None:
+    """Returns when the descriptor is readable, or rouse() was called. `gone`: whether that was called before."""
     loop = asyncio.get_running_loop()
     table = _waiting.setdefault(loop, {})
     future: asyncio.Future[None] = loop.create_future()
@@ -33,22 +37,37 @@ async def readable(fd: int) -> None:
     if not waiters:
         loop.add_reader(fd, _wake, loop, fd)
     waiters.add(future)
+    sleepers[future] = loop
     try:
-        await future
+        if not gone():
+            await future
     finally:
+        sleepers.pop(future, None)
         waiters.discard(future)
         if not waiters and table.get(fd) is waiters:
             del table[fd]
             loop.remove_reader(fd)
 
 
-async def until(fileno: Callable[[], int], attempt: Callable[[], T]) -> T:
-    """Tries, which must not wait and raises TimedOutError in vain, whenever the descriptor is readable. Cancelled it has taken nothing."""
+def _come(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def rouse(sleepers: Sleepers) -> None:
+    """Has all of them try again. Any thread may call it."""
+    for future, loop in list(sleepers.items()):
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_come, future)
+
+
+async def until(fileno: Callable[[], int], attempt: Callable[[], T], sleepers: Sleepers, gone: Callable[[], bool]) -> T:
+    """Tries, which must not wait and raises TimedOutError in vain, whenever the descriptor is readable. Cancelled it has taken nothing.
+    Who closes what is waited for sees to it that `gone` is true, then calls rouse(); the descriptor must stay until nobody sleeps."""
     while True:
-        try:
+        with contextlib.suppress(errors.TimedOutError):
             return attempt()
-        except errors.TimedOutError:
-            await readable(fileno())
+        await readable(fileno(), sleepers, gone)
 
 
 async def in_thread(work: Callable[[Callable[[], bool]], T], undo: Callable[[T], None]) -> T:

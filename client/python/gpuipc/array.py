@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from typing import Any, Callable, Optional
 
-from . import _copy, _cuda, _dlpack, errors
+from . import _copy, _cuda, _dlpack
 from ._lifetime import Facts, Keeper
-from .layout import DTYPES, Layout
+from .layout import DTYPES, Layout, parse_meta
 
 # What memoryview.cast() knows of them.
 _FORMATS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q",
@@ -119,9 +118,9 @@ class Array:
         return self._memory.facts.id if self._memory.facts else None
 
     @property
-    def meta(self) -> Optional[str]:
-        """The buffer's metadata, as JSON text."""
-        return self._memory.facts.meta if self._memory.facts else None
+    def meta(self) -> dict[str, Any]:
+        """The buffer's metadata; {} where it has none, and of a channel's item, which has its own (`Item.meta`)."""
+        return parse_meta(self._memory.facts.meta if self._memory.facts else None)
 
     # ---- DLPack ----
 
@@ -180,6 +179,8 @@ class Array:
         Raises:
             MapError: with the driver's own words.
         """
+        if self._memory.on_host and self.layout.is_row_major:
+            return ctypes.string_at(self.pointer, self.nbytes)
         return bytes(self._gather())
 
     def _gather(self) -> Any:
@@ -239,7 +240,7 @@ class Array:
             raise BufferError("the array is not row-major, and only such can be a memoryview here: use numpy.asarray()")
         if self.dtype not in _FORMATS:
             raise BufferError(f"a memoryview has no {self.dtype}: use DLPack")
-        flat: Any = byte_view(self, self.pointer, self.nbytes, self.readonly)
+        flat: Any = _byte_view(self, self.pointer, self.nbytes, self.readonly)
         if self.size == 0 and self.ndim != 1:
             raise BufferError("a memoryview cannot be empty in more than one dimension: use numpy.asarray()")
         view: _View = flat.cast(_FORMATS[self.dtype], list(self.shape)) if self.size else flat.cast(_FORMATS[self.dtype])
@@ -309,16 +310,9 @@ class Array:
         return cupy.asarray(self) if DTYPES[self.dtype][2] else cupy.from_dlpack(self)
 
 
-def byte_view(owner: object, pointer: int, n: int, read_only: bool) -> _View:
+def _byte_view(owner: object, pointer: int, n: int, read_only: bool) -> _View:
     """Bytes at an address, which `owner` keeps there."""
     memory = (ctypes.c_ubyte * n).from_address(pointer) if n else (ctypes.c_ubyte * 0)()
     memory._owner = owner  # type: ignore[attr-defined]
     view = memoryview(memory).cast("B")
     return view.toreadonly() if read_only else view
-
-
-def check_process(pid: int, what: str) -> None:
-    """Raises what the library says of a parent's objects."""
-    if pid != os.getpid():
-        raise errors.ForkedError(f"This {what} was made before fork() and belongs to the parent process. Connect anew in the child.",
-                                 name="gpuipc.Forked")

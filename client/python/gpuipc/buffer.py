@@ -8,10 +8,10 @@ import ctypes
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
-from . import _native
+from . import _copy, _native
 from ._lifetime import Facts, Lease
-from .array import Array, Memory, _View, byte_view
-from .errors import Error, LayoutError
+from .array import Array, Memory, _View
+from .errors import Error, InvalidParameterError, LayoutError
 from .layout import Layout, parse_meta
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Buffer:
 
     @property
     def views(self) -> int:
-        """How many views of its memory live."""
+        """How many views of its memory live; 0 once this object is closed, although they may."""
         lease = self._lease
         return len(lease.views) if lease else 0
 
@@ -180,21 +180,23 @@ class Buffer:
             InvalidParameterError: the range is not inside the buffer.
             MapError: with the driver's own words.
         """
-        n = self.size - offset if n < 0 else n
-        memory = ctypes.create_string_buffer(max(1, n))
+        n = _native.integer(n, "n", least=-1)
+        offset, n = self._range(offset, n if n >= 0 else self.size - _native.integer(offset, "offset", most=self.size), "n")
+        memory = (ctypes.c_ubyte * n)()
         with self._held().used() as pointer:
-            _native.call("gpuipc_buffer_read", pointer, offset, memory, max(0, n))
-        return memory.raw[:max(0, n)]
+            _native.call("gpuipc_buffer_read", pointer, offset, memory, n)
+        return bytes(memory)
 
     def readinto(self, into: Any, offset: int = 0) -> int:
         """Fills a writable object of the buffer protocol from `offset` on; how many bytes that were. Errors as of read()."""
-        view = memoryview(into).cast("B")
-        if view.readonly:
-            raise TypeError("into: it is read-only")
-        if view.nbytes:
-            with self._held().used() as pointer:
-                _native.call("gpuipc_buffer_read", pointer, offset, ctypes.addressof(ctypes.c_ubyte.from_buffer(view)), view.nbytes)
-        return view.nbytes
+        view = memoryview(into)
+        if view.readonly or not view.c_contiguous:
+            raise TypeError(f"into: it is {'read-only' if view.readonly else 'not contiguous'}")
+        offset, n = self._range(offset, view.nbytes, "into")
+        with self._held().used() as pointer:
+            if n:
+                _native.call("gpuipc_buffer_read", pointer, offset, ctypes.addressof(ctypes.c_ubyte.from_buffer(view.cast("B"))), n)
+        return n
 
     def write(self, data: Any, offset: int = 0) -> int:
         """Copies bytes (of the buffer protocol) there; how many. Whoever opens a lease afterwards sees them.
@@ -203,12 +205,17 @@ class Buffer:
             InvalidParameterError: the range is not inside the buffer, or it was opened read-only.
             MapError: with the driver's own words.
         """
-        view = memoryview(data)
-        raw = bytes(view) if view.readonly or not view.c_contiguous else None
-        source = raw if raw is not None else ctypes.addressof(ctypes.c_ubyte.from_buffer(view.cast("B"))) if view.nbytes else None
+        source = _copy.bytes_of(data)
+        offset, n = self._range(offset, source.shape[0], "data")
         with self._held().used() as pointer:
-            _native.call("gpuipc_buffer_write", pointer, offset, source, view.nbytes)
-        return view.nbytes
+            _native.call("gpuipc_buffer_write", pointer, offset, source.pointer or None, n)
+        return n
+
+    def _range(self, offset: int, n: int, what: str) -> tuple[int, int]:
+        offset = _native.integer(offset, "offset", most=self.size)
+        if n > self.size - offset:
+            raise InvalidParameterError(f"{what}: {n} bytes at {offset} are not inside the buffer, which has {self.size}.", subject=what)
+        return offset, n
 
     # ---- views ----
 
@@ -266,14 +273,12 @@ class Buffer:
             return array.astype(dtype)
         return array.copy() if copy else array
 
-
     def memoryview(self) -> _View:
         """All of its bytes, of host memory. `memoryview(buffer)`, on Python 3.12 and later, is array().memoryview(): with the shape and
         dtype of the metadata. BufferError: it is on a GPU."""
         if self.device != "host":
             raise BufferError("the buffer is on a GPU, where a memoryview cannot reach: use array(), or read() and write()")
-        array = self.array((self.size,), "uint8")
-        return byte_view(array, array.pointer, self.size, array.readonly)
+        return self.array((self.size,), "uint8").memoryview()
 
     @property
     def buf(self) -> _View:

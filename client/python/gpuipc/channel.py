@@ -3,26 +3,25 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import ctypes
-import functools
-import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
-from . import _copy, _cuda, _dlpack, _native, errors
-from ._lifetime import Connection, Keeper
+from . import _cuda, _native, errors
 from ._waits import in_slices
-from .aio import until
-from .array import Array, Memory, byte_view
+from .aio import rouse, until
 from .fence import stream_handle
-from .layout import Layout, dump_meta, parse_meta
+from .item import Item as Item
+from .item import Member
 
 if TYPE_CHECKING:
     from .client import Client
 
-_META_AT: int = _native.Item.meta.offset
+_NONE = -1  # as a slot: nothing was taken
 ROLES = {"producer": _native.PRODUCER, "consumer": _native.CONSUMER}
 KINDS = {"queue": _native.QUEUE, "broadcast": _native.BROADCAST}
 POLICIES = {"block": _native.BLOCK, "drop_oldest": _native.DROP_OLDEST}
@@ -33,28 +32,6 @@ def choice(table: dict[str, int], value: str, what: str) -> int:
     if value not in table:
         raise errors.InvalidParameterError(f"{what}: {value!r} is none of {', '.join(table)}.", subject=what)
     return table[value]
-
-
-class Member(Keeper):
-    """A gpuipc_channel. Calls use it from several threads; it is freed when the last reference is gone, of a call or of a view."""
-
-    what = "channel"
-
-    def __init__(self, connection: Connection, pointer: int) -> None:
-        super().__init__(connection, pointer)
-        library, text = _native.library(), _native.text
-        self.id = text(library.gpuipc_channel_id(pointer)) or ""
-        self.name = text(library.gpuipc_channel_name(pointer))
-        self.device = text(library.gpuipc_channel_device(pointer)) or ""
-        self.ordinal = int(library.gpuipc_channel_cuda_device(pointer))
-        self.producer = library.gpuipc_channel_get_role(pointer) == _native.PRODUCER
-        self.meta_bytes = int(library.gpuipc_channel_meta_bytes(pointer))
-
-    def _end(self, pointer: int, error: _native.Error) -> int:
-        status = int(_native.library().gpuipc_channel_free(pointer, ctypes.byref(error)))
-        if status == _native.TIMED_OUT:
-            self._pointer = pointer  # as it was
-        return status
 
 
 @dataclass(frozen=True)
@@ -90,227 +67,6 @@ class ChannelStats:
                         m.broken, m.lag, m.pid if m.pid >= 0 else None) for m in stats.members[:stats.n_members]))
 
 
-@functools.lru_cache(maxsize=512)
-def _described(meta_bytes: bytes, size: int) -> Optional[Layout]:
-    """The layout that an item's metadata describes; None: it describes none. A steady flow has few."""
-    meta = _meta_of(meta_bytes)
-    return Layout.from_meta(meta, size) if "tensor" in meta else None
-
-
-def _meta_of(meta_bytes: bytes) -> dict[str, Any]:
-    try:
-        return parse_meta(meta_bytes.decode())
-    except UnicodeDecodeError:
-        return {}
-
-
-class Item:
-    """A slot in hand: of a producer to be written and published, of a consumer to be read and released.
-
-    Attributes:
-        ticket: items of a channel are numbered from 0.
-        slot: which of the channel's slots.
-        producer: the number of the member that made it.
-        size: bytes: of a producer what there is room for, of a consumer the item's.
-
-    Views of it (array(), memoryview()) stay mapped after it was published or released, but others may write there then: copy what is to
-    be kept.
-    """
-
-    def __init__(self, member: Member, item: _native.Item, stream: int) -> None:
-        self._member, self._item, self._stream = member, item, stream
-        self._in_hand = not item.broken
-        self._mine = member.producer
-        self._layout: Optional[Layout] = None
-        self._own_meta: Optional[dict[str, Any]] = None
-        self._written = 0
-        self.ticket, self.slot, self.producer, self.size = int(item.ticket), int(item.slot), int(item.producer), int(item.size)
-
-    def __repr__(self) -> str:
-        return f"<gpuipc.Item {self.ticket} in slot {self.slot}, {self.size} bytes{', broken' if self.broken else ''}>"
-
-    # ---- facts ----
-
-    @property
-    def broken(self) -> bool:
-        """Whether it was known when it was taken that its producer died before it was whole: there is nothing in it."""
-        return bool(self._item.broken)
-
-    @property
-    def in_hand(self) -> bool:
-        """Whether it is still to be published or cancelled, or released."""
-        return self._in_hand
-
-    @property
-    def pointer(self) -> int:
-        """The slot's address in this process: a host pointer or a device pointer.
-
-        Raises:
-            BrokenItemError.
-        """
-        if self._item.pointer is None:
-            raise errors.BrokenItemError(f"Item {self.ticket} is broken: its producer (member {self.producer}) died before it was whole. "
-                                         "Go on with the next.", subject="item")
-        return int(self._item.pointer)
-
-    @property
-    def meta_bytes(self) -> bytes:
-        """The metadata as it came, which may be anything that the producer gave."""
-        return ctypes.string_at(ctypes.addressof(self._item) + _META_AT, self._item.n_meta)
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """The metadata as an object; {} where there is none or where it is none. A producer sets it before publishing."""
-        if self._mine:
-            return dict(self._own_meta or {})
-        return _meta_of(self.meta_bytes)
-
-    @meta.setter
-    def meta(self, value: dict[str, Any]) -> None:
-        if not self._mine:
-            raise AttributeError("a consumer cannot change an item's metadata")
-        json.dumps(value)
-        self._own_meta = value
-
-    def is_broken(self) -> bool:
-        """Of a GPU's item, asked when the stream is past the take: whether its producer died before its stream had written it. What was
-        read counts if not."""
-        with self._member.called() as pointer:
-            return bool(_native.library().gpuipc_item_is_broken(pointer, ctypes.byref(self._item)))
-
-    # ---- contents ----
-
-    def _memory(self) -> Memory:
-        ready_on = None if self._member.device == "host" else self._stream or 1
-        return Memory(self._member, self.pointer, self.size, self._member.device, self._member.ordinal, not self._mine, stream=ready_on)
-
-    def array(self, shape: Any = None, dtype: Any = None, strides: Any = None, offset: int = 0) -> Array:
-        """A view of the slot. A consumer's without arguments: as the metadata says. A producer's: shape and dtype are put into the item's
-        metadata, so that consumers find them.
-
-        Raises:
-            LayoutError: it cannot be, or does not fit. BrokenItemError.
-        """
-        memory = self._memory()
-        if shape is None and dtype is None:
-            layout = None if self._mine else _described(self.meta_bytes, self.size)
-            layout = layout or Layout.of("uint8", (self.size,))
-        else:
-            layout = Layout.of(dtype if dtype is not None else "uint8", self.size if shape is None else shape, strides, offset)
-        array = Array(memory, layout)
-        if self._mine:
-            self._layout, self._written = layout, max(self._written, layout.end)
-        return array
-
-    def memoryview(self) -> memoryview:
-        """The slot's bytes, of host memory."""
-        array = Array(self._memory(), Layout.of("uint8", (self.size,)))
-        array.memoryview()
-        return byte_view(array, array.pointer, self.size, array.readonly)
-
-    def read(self) -> bytes:
-        """A copy of the item's bytes, whatever they lie on. BrokenItemError, MapError."""
-        return Array(self._memory(), Layout.of("uint8", (self.size,))).tobytes()
-
-    def write(self, data: Any, offset: int = 0) -> int:
-        """Copies bytes of the buffer protocol into the slot; how many.
-
-        Raises:
-            InvalidParameterError: they do not fit.
-        """
-        view = memoryview(data).cast("B") if memoryview(data).c_contiguous else memoryview(memoryview(data).tobytes())
-        self._writable(offset, view.nbytes, "data")
-        source = _copy.source_of(view)
-        if view.nbytes and self._member.device == "host":
-            ctypes.memmove(self.pointer + offset, source.pointer, view.nbytes)
-        elif view.nbytes:
-            _cuda.write(self._member.ordinal, self._stream, self.pointer + offset, source.pointer, view.nbytes)
-        self._written = max(self._written, offset + view.nbytes)
-        return view.nbytes
-
-    def put(self, array: Any) -> None:
-        """Copies an array (as of `Client.put()`) into the slot, with its shape and dtype in the metadata."""
-        source = _copy.source_of(array)
-        layout = _copy.layout_for(source)
-        self._writable(0, layout.nbytes, "array")
-        if layout.nbytes and source.device[0] in (_dlpack.CUDA, _dlpack.CUDA_MANAGED):
-            if self._member.device != "host":
-                _cuda.order(self._member.ordinal, self._stream or 1, 1)
-            _copy.from_gpu(source, layout, self.pointer, self._member.device == "host")
-        elif layout.nbytes:
-            address, kept = _copy.gathered(source, layout)
-            if self._member.device == "host":
-                ctypes.memmove(self.pointer, address, layout.nbytes)
-            else:
-                _cuda.write(self._member.ordinal, self._stream, self.pointer, address, layout.nbytes)
-            del kept
-        self._layout, self._written = layout, max(self._written, layout.end)
-
-    def _writable(self, offset: int, n: int, what: str) -> None:
-        if not self._mine or not self._in_hand:
-            raise ValueError("only a producer writes, before it publishes")
-        if offset < 0 or offset + n > self.size:
-            raise errors.InvalidParameterError(f"{what}: {n} bytes at {offset} do not fit into a slot of {self.size}. Make the channel "
-                                               "with larger slot_bytes.", subject=what)
-
-    # ---- the end ----
-
-    def __enter__(self) -> Item:
-        return self
-
-    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]) -> None:
-        if not self._in_hand:
-            return
-        if not self._mine:
-            self.release()
-        elif kind is None:
-            self.publish()
-        else:
-            self.cancel()
-
-    def publish(self, size: Optional[int] = None, *, stream: Any = None) -> None:
-        """Gives it to the consumers, who see it whole once what was given to the stream before is done.
-
-        Args:
-            size: bytes; None: as far as write(), put() and array() went, or the whole slot where none was called.
-            stream: None: the one that it was begun with.
-
-        Raises:
-            InvalidParameterError: the metadata is larger than the channel's meta_bytes. The item is still in hand.
-        """
-        text = (dump_meta(self._own_meta, self._layout) or "").encode()
-        if len(text) > self._member.meta_bytes:
-            raise errors.InvalidParameterError(f"meta: {len(text)} bytes, and an item of this channel has at most "
-                                               f"{self._member.meta_bytes}. Make the channel with larger meta_bytes (at most 1024), or say "
-                                               "less.", subject="meta")
-        n = size if size is not None else self._written if self._written or self._layout else self.size
-        self._finish("gpuipc_channel_publish", n, text or None, len(text), self._stream if stream is None else stream_handle(stream))
-
-    def cancel(self) -> None:
-        """Gives up what was begun. Nothing may still write to it, so have a stream finish first."""
-        self._finish("gpuipc_channel_cancel")
-
-    def release(self, stream: Any = None) -> None:
-        """Gives the slot back, which may be written to once what was given to the stream before is done (None: the one that it was taken
-        with). Does nothing where it was done already."""
-        if self._in_hand and self._member.ended:
-            self._in_hand = False
-        if self._in_hand:
-            self._finish("gpuipc_channel_release", self._stream if stream is None else stream_handle(stream))
-
-    def _finish(self, function: str, *arguments: Any) -> None:
-        if not self._in_hand:
-            raise ValueError("the item is no longer in hand")
-        if self._mine == (function == "gpuipc_channel_release"):
-            raise ValueError("a producer publishes or cancels, a consumer releases")
-        pointer = self._member.begin_call()
-        try:
-            _native.call(function, pointer, ctypes.byref(self._item), *arguments)
-        finally:
-            self._member.end_call()
-        self._in_hand = False
-
-
 class Channel:
     """A member of a channel. Made by `Client.channel_create()` and `Client.channel_attach()`; may be used from several threads at once.
 
@@ -327,6 +83,7 @@ class Channel:
         self._client = client
         self._member: Optional[Member] = member
         self._facts = member.id, member.name, member.device, member.producer
+        self._left_over: collections.deque[tuple[_native.Item, int]] = collections.deque()
 
     def __repr__(self) -> str:
         return f"<gpuipc.Channel {self.id} {self.name or ''} as {self.role}{', closed' if self.closed else ''}>"
@@ -444,14 +201,22 @@ class Channel:
     # ---- the flow ----
 
     def _next(self, function: str, timeout: Optional[float], stream: Any) -> Item:
-        handle, item = stream_handle(stream), _native.Item()
-        where = ctypes.byref(item)
+        handle, item = stream_handle(stream), _native.Item(slot=_NONE)
 
         def attempt(ms: int) -> bool:
+            nonlocal item
             member = self._held()
             pointer = member.begin_call()
             try:
-                return _native.tried(function, pointer, handle, ms, where)
+                if self._left_over:
+                    with contextlib.suppress(IndexError):
+                        item = self._left_over_item(handle)
+                        return True
+                return _native.tried(function, pointer, handle, ms, ctypes.byref(item))
+            except BaseException:  # of a signal's handler, when the library has returned with an item
+                if item.slot != _NONE:
+                    self._leave_over(pointer, item, handle)
+                raise
             finally:
                 member.end_call()
 
@@ -460,6 +225,25 @@ class Channel:
             waited = "is there" if not timeout else f"came within {timeout} s"
             raise errors.TimedOutError(f"No {'slot' if member.producer else 'item'} {waited}.", subject="channel", name="gpuipc.TimedOut")
         return Item(member, item, handle)
+
+    def _leave_over(self, pointer: int, item: _native.Item, stream: int) -> None:
+        """What was begun is given up, what was taken is the next call's."""
+        if self._held().producer:
+            with contextlib.suppress(errors.Error):
+                _native.call("gpuipc_channel_cancel", pointer, ctypes.byref(item))
+        else:
+            self._left_over.append((item, stream))
+
+    def _left_over_item(self, stream: int) -> _native.Item:
+        member = self._held()
+        item, taken_with = self._left_over.popleft()
+        try:
+            if member.device != "host":
+                _cuda.order(member.ordinal, taken_with or 1, stream or 1)
+        except BaseException:
+            self._left_over.appendleft((item, taken_with))
+            raise
+        return item
 
     def item(self, timeout: Optional[float] = None, *, stream: Any = None) -> Item:
         """A producer's slot to write to, as a context manager: leaving it publishes, an exception cancels.
@@ -512,7 +296,9 @@ class Channel:
                 item.release()
 
     async def _next_async(self, function: str, stream: Any) -> Item:
-        return await until(self.fileno, lambda: self._next(function, 0, stream))
+        member = self._held()
+        with member.called():  # its descriptor stays as long as this waits for it
+            return await until(self.fileno, lambda: self._next(function, 0, stream), member.sleepers, lambda: self.closed)
 
     async def item_async(self, *, stream: Any = None) -> Item:
         """As item(), without holding up the event loop. Cancelling takes nothing."""
@@ -549,16 +335,19 @@ class Channel:
             _native.call("gpuipc_channel_close", pointer)
 
     def close(self) -> None:
-        """Leaves: gives back what is in hand, now or when the last view of an item has ended. Let work that uses the slots finish before.
-        May be called again.
+        """Leaves: gives back what is in hand, now or when the last view of an item has ended, and ends what waits, in threads and in event
+        loops. Let work that uses the slots finish before. May be called again.
 
         Raises:
             TimedOutError: a stream has not come to what it was to publish or release; the channel is as it was.
         """
         member, self._member = self._member, None
         if member is not None:
+            rouse(member.sleepers)
             try:
                 member.leave()
             except errors.TimedOutError:
                 self._member = member
                 raise
+            except errors.Error:  # a lease that was lost before, or a daemon that is away: nothing is held any more
+                pass

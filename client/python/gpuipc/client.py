@@ -3,24 +3,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import time
+import os
 from types import TracebackType
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, TypeVar, Union
 
 from . import _copy, _cuda, _dlpack, _native, errors
 from ._lifetime import Connection, Lease, with_callbacks
-from ._waits import Unwanted, in_slices, interruptible, milliseconds, never, patiently
+from ._waits import Unwanted, interruptible, milliseconds, never, patiently, short_milliseconds
 from .aio import in_thread
 from .array import Array
 from .buffer import Buffer
-from .channel import KINDS, POLICIES, ROLES, Channel, ChannelStats, Member, choice
+from .channel import KINDS, POLICIES, ROLES, Channel, ChannelStats, choice
 from .info import BufferInfo, LeaseInfo, Status
-from .layout import Layout, dump_meta
+from .item import Member
+from .layout import dump_meta, own_meta
 from .watch import Watch
 
 ANYONE = -2
+_UID_MAX = (1 << 32) - 2
 Owner = Union[int, str, None]
+_T = TypeVar("_T")
 
 
 def owner_number(owner: Owner) -> int:
@@ -29,15 +33,24 @@ def owner_number(owner: Owner) -> int:
         return -1
     if owner == "any":
         return ANYONE
-    if isinstance(owner, str) or owner < 0:
+    if isinstance(owner, str):
         raise errors.InvalidParameterError(f'owner: {owner!r} is no uid. Give a number, None for one\'s own or root\'s, or "any".',
                                            subject="owner")
-    return int(owner)
+    return _native.integer(owner, "owner", most=_UID_MAX)
 
 
 def mode_text(mode: Union[int, str, None]) -> Optional[bytes]:
     """0o640 or "0640"."""
     return _native.encode(f"{mode:04o}" if isinstance(mode, int) else mode, "mode")
+
+
+def _path(socket: Union[str, os.PathLike[str], None]) -> Optional[bytes]:
+    if socket is None:
+        return None
+    path = os.fsencode(socket)
+    if b"\0" in path:
+        raise errors.InvalidParameterError("socket: a NUL character cannot be part of a path.", subject="socket")
+    return path
 
 
 class Client:
@@ -60,11 +73,11 @@ class Client:
         LibraryError: libgpuipc is not there.
     """
 
-    def __init__(self, socket: Optional[str] = None, *, label: Optional[str] = None, timeout: Optional[float] = None,
+    def __init__(self, socket: Union[str, os.PathLike[str], None] = None, *, label: Optional[str] = None, timeout: Optional[float] = None,
                  restart: Optional[float] = None) -> None:
-        options = _native.ConnectOptions(ctypes.sizeof(_native.ConnectOptions), _native.encode(socket, "socket"),
-                                         max(1, milliseconds(timeout, "timeout")) if timeout is not None else 0,
-                                         0 if restart is None else milliseconds(restart, "restart") or -1, 0)
+        options = _native.ConnectOptions(ctypes.sizeof(_native.ConnectOptions), _path(socket),
+                                         0 if timeout is None else max(1, short_milliseconds(timeout, "timeout")),
+                                         0 if restart is None else short_milliseconds(restart, "restart") or -1, 0)
         self._label = _native.encode(label, "label")
         self._connection = Connection(_native.made("gpuipc_connect", ctypes.byref(options)))
         self._connection.join(self)
@@ -140,6 +153,7 @@ class Client:
         Raises:
             OutOfMemoryError, QuotaExceededError, NameTakenError, NoSuchDeviceError, HandleUnsupportedError, InvalidParameterError.
         """
+        bytes_ = _native.integer(size, "size")
         options = _native.AllocateOptions(
             ctypes.sizeof(_native.AllocateOptions), _native.encode(device, "device"), _native.encode(name, "name"),
             _native.encode(handle, "handle"), mode_text(mode), _native.encode(dump_meta(meta), "meta"), milliseconds(keep, "keep"),
@@ -147,15 +161,20 @@ class Client:
 
         def attempt(wait_ms: int) -> Buffer:
             options.wait_ms = wait_ms
-            return self._lease("gpuipc_allocate", size, ctypes.byref(options))
+            return self._lease("gpuipc_allocate", bytes_, ctypes.byref(options))
 
+        return self._queue(attempt, wait, Buffer.close)
+
+    @staticmethod
+    def _queue(attempt: Callable[[int], _T], wait: float, undo: Callable[[_T], None]) -> _T:
+        """Waits for quota or memory in one call, since who calls again is last in the queue again."""
         wait_ms = milliseconds(wait, "wait")
-        if wait_ms > 0:
-            try:
-                return attempt(0)
-            except (errors.QuotaExceededError, errors.OutOfMemoryError):
-                return interruptible(lambda: attempt(wait_ms), Buffer.close)
-        return attempt(0)
+        try:
+            return attempt(0)
+        except (errors.QuotaExceededError, errors.OutOfMemoryError):
+            if wait_ms == 0:
+                raise
+        return interruptible(lambda: attempt(wait_ms), undo)
 
     def open(self, name: Optional[str] = None, *, id: Optional[str] = None, owner: Owner = None, access: str = "rw", wait: float = 0,
              label: Optional[str] = None) -> Buffer:
@@ -192,7 +211,8 @@ class Client:
             try:
                 return self._lease("gpuipc_open_id", _native.encode(id, "id"), ctypes.byref(options))
             except errors.Error as error:
-                raise errors.missing(error, f"the id {id!r}", None)
+                errors.missing(error, f"the id {id!r}", None)
+                raise
         known = _native.encode(name, "name")
 
         def attempt(wait_ms: int) -> Buffer:
@@ -202,7 +222,8 @@ class Client:
         try:
             return patiently(attempt, wait, unwanted)
         except errors.Error as error:
-            raise errors.missing(error, repr(name), wait or 0)
+            errors.missing(error, repr(name), wait or 0)
+            raise
 
     def put(self, name: Optional[str], array: Any, *, seal: bool = True, device: Optional[str] = None, handle: Optional[str] = None,
             mode: Union[int, str, None] = None, meta: Optional[dict[str, Any]] = None, keep: float = 0, wait: float = 0,
@@ -227,7 +248,7 @@ class Client:
         described = layout.to_meta()
         if seal:
             described["tensor"]["sealed"] = True
-        whole = {**(meta or {}), **described}
+        whole = {**own_meta(meta), **described}
         buffer = self.allocate(max(1, layout.nbytes), device=where, name=name, handle=handle, mode=mode, meta=whole, keep=keep, wait=wait,
                                label=label)
         try:
@@ -241,6 +262,9 @@ class Client:
             if seal:
                 buffer.seal()
         except BaseException:
+            if keep:
+                with contextlib.suppress(errors.Error):
+                    self.free(id=buffer.id)
             buffer.close()
             raise
         return buffer
@@ -260,81 +284,20 @@ class Client:
         Args: as of open(); access "rw" gives an array that can be written to, which a sealed buffer refuses.
 
         Raises:
+            NoSuchBufferError, TimedOutError: it is not there, or not complete, within `wait` seconds.
             LayoutError: the buffer's metadata describes no tensor.
         """
-        return self._get(name, id, owner, access, wait, label, never)
+        from ._get import Wanted, get
+
+        return get(self, Wanted(name, id, owner, access, label, wait), never)
 
     async def get_async(self, name: Optional[str] = None, *, id: Optional[str] = None, owner: Owner = None, access: str = "ro",
                         wait: float = 0, label: Optional[str] = None) -> Array:
         """As get(), without holding up the event loop. Cancelling takes nothing."""
-        return await in_thread(lambda unwanted: self._get(name, id, owner, access, wait, label, unwanted), lambda array: None)
+        from ._get import Wanted, get
 
-    def _get(self, name: Optional[str], id: Optional[str], owner: Owner, access: str, wait: float, label: Optional[str],
-             unwanted: Unwanted) -> Array:
-        from . import share
-
-        until = time.monotonic() + milliseconds(wait, "wait") / 1000
-
-        def left() -> float:
-            return max(0.0, until - time.monotonic())
-
-        while True:
-            buffer = self._open_to_get(name, id, owner, access, left, label, unwanted)
-            if share.is_card(buffer.meta):
-                with share.follow(self, buffer, access, label)[0] as shared:
-                    return Array(shared._memory(), share.read(buffer)[1])
-            with buffer:
-                layout = Layout.from_meta(buffer.meta, buffer.size)
-                if buffer.meta["tensor"].get("sealed") is not True or self._complete(buffer, left, unwanted):
-                    return Array(buffer._memory(), layout)
-            # Its producer ended while it was filling it. Another may come.
-
-    def _open_to_get(self, name: Optional[str], id: Optional[str], owner: Owner, access: str, left: Callable[[], float],
-                     label: Optional[str], unwanted: Unwanted) -> Buffer:
-        """With that access or, of a card, which is not written to, any."""
-        from . import share
-
-        if access != "ro":
-            try:
-                first = self._open_buffer(name, id, owner, "ro", left(), label, unwanted)
-            except errors.HandleUnsupportedError:  # memory that cannot be lent read-only
-                return self._open_buffer(name, id, owner, access, left(), label, unwanted)
-            if share.is_card(first.meta):
-                return first
-            with first:
-                return self._open_buffer(None, first.id, owner, access, 0, label, unwanted)
-        return self._open_buffer(name, id, owner, access, left(), label, unwanted)
-
-    def _is_sealed(self, buffer: Buffer) -> Optional[bool]:
-        """None: it is not, and nobody is left who could."""
-        if any(each.id == buffer.id and each.sealed for each in self.buffers(buffer.name)):
-            return True
-        leases = [each for each in self.leases(buffer.name) if each.buffer == buffer.id and each.id != buffer.lease]
-        return False if any(each.access == "rw" for each in leases) else None
-
-    def _complete(self, buffer: Buffer, left: Callable[[], float], unwanted: Unwanted) -> bool:
-        """Waits until a buffer that is to be sealed is. False: it never will be."""
-        if self._is_sealed(buffer):
-            return True
-        with self.watch() as watch:
-            sealed = self._is_sealed(buffer)
-
-            def attempt(ms: int) -> bool:
-                nonlocal sealed
-                if unwanted():
-                    raise errors.ClosedError("Nobody waits for it any more.")
-                try:
-                    event = watch.next(ms / 1000)
-                except errors.TimedOutError:
-                    return False
-                if event.buffer is not None and event.buffer.id == buffer.id:
-                    sealed = True if event.buffer.sealed else self._is_sealed(buffer)
-                return sealed is not False
-
-            if sealed is False and not in_slices(left(), attempt, always=True):
-                raise errors.TimedOutError(f"{buffer.name or buffer.id} was not complete in time: its producer is still filling it. Give a "
-                                           "longer wait.", subject="wait", name="gpuipc.TimedOut")
-        return bool(sealed)
+        wanted = Wanted(name, id, owner, access, label, wait)
+        return await in_thread(lambda unwanted: get(self, wanted, unwanted), lambda array: None)
 
     # ---- channels ----
 
@@ -359,14 +322,15 @@ class Client:
         """
         options = _native.ChannelCreateOptions(
             ctypes.sizeof(_native.ChannelCreateOptions), _native.encode(name, "name"), choice(KINDS, kind, "kind"),
-            choice(POLICIES, policy, "policy"), slots, slot_bytes, meta_bytes, _native.encode(device, "device"), mode_text(mode),
+            choice(POLICIES, policy, "policy"), _native.integer(slots, "slots"), _native.integer(slot_bytes, "slot_bytes"),
+            _native.integer(meta_bytes, "meta_bytes"), _native.encode(device, "device"), mode_text(mode),
             milliseconds(keep, "keep"), 0, _native.encode(label, "label") or self._label, choice(ROLES, role, "role"))
 
         def attempt(wait_ms: int) -> Channel:
             options.wait_ms = wait_ms
             return self._member("gpuipc_channel_create", ctypes.byref(options))
 
-        return patiently(attempt, wait, never)
+        return self._queue(attempt, wait, Channel.close)
 
     def channel_attach(self, name: str, *, role: str = "consumer", owner: Owner = None, wait: float = 0,
                        label: Optional[str] = None) -> Channel:
@@ -401,9 +365,11 @@ class Client:
         except (errors.NoSuchBufferError, errors.TimedOutError) as error:
             found = self.buffers(name)
             if found and all(each.channel is None for each in found):
-                raise errors.say(error, f"{name!r} is no channel but a buffer. get() and open() are for buffers; a channel is made by "
-                                        "channel_create() or gpuipc.torch.channel.create().")
-            raise errors.missing(error, repr(name), wait or 0)
+                errors.say(error, f"{name!r} is no channel but a buffer. get() and open() are for buffers; a channel is made by "
+                                  "channel_create() or gpuipc.torch.channel.create().")
+            else:
+                errors.missing(error, repr(name), wait or 0)
+            raise
 
     def _member(self, function: str, *arguments: Any) -> Channel:
         connection = self._open()
@@ -460,8 +426,8 @@ class Client:
         return Watch(self, since)
 
     def _filter(self, name: Optional[str], uid: Optional[int]) -> Any:
-        return ctypes.byref(_native.ListOptions(ctypes.sizeof(_native.ListOptions), -1 if uid is None else uid,
-                                                _native.encode(name, "name")))
+        owner = -1 if uid is None else _native.integer(uid, "uid", most=_UID_MAX)
+        return ctypes.byref(_native.ListOptions(ctypes.sizeof(_native.ListOptions), owner, _native.encode(name, "name")))
 
     def _enumerate(self, function: str, kind: Any, into: list[Any], read: Callable[[Any], Any], *arguments: Any) -> None:
         """An exception within a callback ends the enumeration and is raised after it."""

@@ -186,27 +186,27 @@ for _status, _class in BY_STATUS.items():
     _class.status = _status
 
 
-def say(error: Error, message: str) -> Error:
-    """The same error in other words."""
+def say(error: Error, message: str) -> None:
+    """Puts an error in other words."""
     error.message = message
     error.args = (message,)
-    return error
 
 
-def missing(error: Error, what: str, wait: Optional[float]) -> Error:
+def missing(error: Error, what: str, wait: Optional[float]) -> None:
     """What was to be opened is not there, or not for this user, in terms of this package: which it was, and the argument that helps.
     `wait`: how long it was waited for; None: it cannot be waited for."""
     if isinstance(error, AlreadySealedError):
-        return say(error, f'{what} is sealed: it can be opened read-only, nothing else. Ask with access="ro".')
+        say(error, f'{what} is sealed: it can be opened read-only, nothing else. Ask with access="ro".')
     if not isinstance(error, (NoSuchBufferError, TimedOutError)):
-        return error
+        return
     look = "'gpuipcctl list --buffers' shows what there is; its owner and mode decide who may open it"
     if wait is not None:
         look += ', and another user\'s is asked for with owner="any"'
     if isinstance(error, TimedOutError):
-        return say(error, f"{what} did not come within {round(wait, 3):g} s. Give a longer wait=, or look whether it is there: {look}.")
+        say(error, f"{what} did not come within {round(wait or 0, 3):g} s. Give a longer wait=, or look whether it is there: {look}.")
+        return
     patience = "" if wait is None or wait > 0 else "Give wait= if its producer may still be on its way. "
-    return say(error, f"No such buffer as {what}, or none that this user may open. {patience}{look[:1].upper()}{look[1:]}.")
+    say(error, f"No such buffer as {what}, or none that this user may open. {patience}{look[:1].upper()}{look[1:]}.")
 
 
 def make(status: int, message: str, **about: Any) -> Error:

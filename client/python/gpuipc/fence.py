@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from .buffer import Buffer
 
 
+_WORD_MAX = (1 << 64) - 1
+
+
 def stream_handle(stream: Any) -> int:
     """A CUDA stream as a number: an int, or an object with __cuda_stream__, cuda_stream (PyTorch), ptr (CuPy) or handle (Numba).
 
@@ -25,7 +28,7 @@ def stream_handle(stream: Any) -> int:
     if stream is None:
         return 0
     if isinstance(stream, int) and not isinstance(stream, bool):
-        return stream
+        return _native.integer(stream, "stream", most=_WORD_MAX)
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         pair = protocol() if callable(protocol) else protocol
@@ -56,7 +59,7 @@ class Fence:
     def __init__(self, buffer: Buffer, offset: int) -> None:
         lease = buffer._held()
         with lease.used() as pointer:
-            handle = _Handle(lease.connection, _native.made("gpuipc_fence_new", pointer, offset))
+            handle = _Handle(lease.connection, _native.made("gpuipc_fence_new", pointer, _native.integer(offset, "offset")))
         lease.add_view(self)
         self._lease, self._handle, self.offset = lease, handle, offset
 
@@ -97,7 +100,8 @@ class Fence:
         return value.value
 
     def signal(self, value: int, stream: Any = None) -> None:
-        """Writes the value: now, or by a stream when all that was given to it before is done."""
+        """Writes the value (0 to 2^64 − 1): now, or by a stream when all that was given to it before is done."""
+        value = _native.integer(value, "value", most=_WORD_MAX)
         with self._held().called() as pointer:
             if stream is None:
                 _native.call("gpuipc_fence_signal", pointer, value)
@@ -111,7 +115,7 @@ class Fence:
         Raises:
             TimedOutError.
         """
-        handle = self._held()
+        handle, value = self._held(), _native.integer(value, "value", most=_WORD_MAX)
         if stream is not None and not self.is_synchronous:
             with handle.called() as pointer:
                 _native.call("gpuipc_fence_wait_stream", pointer, stream_handle(stream), value, -1)
@@ -120,7 +124,7 @@ class Fence:
 
     async def wait_async(self, value: int, timeout: Optional[float] = None) -> None:
         """As wait() without a stream, without holding up the event loop."""
-        handle = self._held()
+        handle, value = self._held(), _native.integer(value, "value", most=_WORD_MAX)
         await in_thread(lambda unwanted: self._await(handle, value, timeout, unwanted), lambda nothing: None)
 
     def _await(self, handle: _Handle, value: int, timeout: Optional[float], unwanted: Unwanted) -> None:

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import functools
 import json
+import numbers
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from .errors import LayoutError
+from .errors import InvalidParameterError, LayoutError
 
 VERSION = 1
 DIMENSIONS_MAX = 64
@@ -44,6 +46,11 @@ BY_DLPACK = {(code, bits): name for name, (code, bits, _) in DTYPES.items()}
 BY_TYPESTR = {typestr: name for name, (_, _, typestr) in DTYPES.items() if typestr}
 
 
+def _shown(value: Any) -> str:
+    """Of another process's metadata, in an error's text: not all of what may be much."""
+    return reprlib.repr(value)
+
+
 def dtype_name(dtype: Any) -> str:
     """The name of a dtype given as a name, a numpy.dtype, a torch.dtype, or a scalar type such as numpy.float32.
 
@@ -55,7 +62,7 @@ def dtype_name(dtype: Any) -> str:
     if name == "bool_":
         name = "bool"
     if name not in DTYPES:
-        raise LayoutError(f"dtype: {name!r} is none of {', '.join(DTYPES)}.", subject="dtype")
+        raise LayoutError(f"dtype: {_shown(name)} is none of {', '.join(DTYPES)}.", subject="dtype")
     return str(name)
 
 
@@ -69,14 +76,14 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _integers(values: Any, what: str, least: int = 0) -> tuple[int, ...]:
-    if isinstance(values, int) and not isinstance(values, bool):
+    if isinstance(values, numbers.Integral) and not isinstance(values, bool):
         values = (values,)
     if isinstance(values, (str, bytes)):
         raise LayoutError(f"{what}: a sequence of integers is wanted, not {type(values).__name__}.", subject=what)
     try:
         found = tuple(value.__index__() for value in values if not isinstance(value, bool) or _refuse_bool(what))
     except (TypeError, AttributeError):
-        raise LayoutError(f"{what}: a sequence of integers is wanted, not {values!r}.", subject=what) from None
+        raise LayoutError(f"{what}: a sequence of integers is wanted, not {_shown(values)}.", subject=what) from None
     if len(found) > DIMENSIONS_MAX:
         raise LayoutError(f"{what}: {len(found)} dimensions; at most {DIMENSIONS_MAX}.", subject=what)
     for value in found:
@@ -91,7 +98,7 @@ def _refuse_bool(what: str) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the elements of a tensor lie.
+    """Where the elements of a tensor lie. Checked, however it is made.
 
     Attributes:
         dtype: a name of `DTYPES`.
@@ -104,6 +111,18 @@ class Layout:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
+
+    def __post_init__(self) -> None:
+        name, shape, steps = dtype_name(self.dtype), _integers(self.shape, "shape"), _integers(self.strides, "strides")
+        (where,) = _integers((self.offset,), "offset")
+        for member, value in (("dtype", name), ("shape", shape), ("strides", steps), ("offset", where)):
+            object.__setattr__(self, member, value)
+        if len(steps) != len(shape):
+            raise LayoutError(f"strides: {len(steps)} of them for {len(shape)} dimensions.", subject="strides")
+        if where % self.itemsize:
+            raise LayoutError(f"offset: {where} is not a multiple of {self.itemsize}, the size of a {name}.", subject="offset")
+        if self.end > ELEMENTS_MAX:
+            raise LayoutError(f"shape: {list(shape)} reaches beyond 2^53 bytes.", subject="shape")
 
     @classmethod
     def of(cls, dtype: Any, shape: Any, strides: Any = None, offset: int = 0) -> Layout:
@@ -120,17 +139,12 @@ class Layout:
 
     @classmethod
     def _checked(cls, dtype: Any, shape: Any, strides: Any, offset: Any) -> Layout:
-        name, shape = dtype_name(dtype), _integers(shape, "shape")
-        steps = row_major(shape) if strides is None else _integers(strides, "strides")
-        if len(steps) != len(shape):
-            raise LayoutError(f"strides: {len(steps)} of them for {len(shape)} dimensions.", subject="strides")
-        (where,) = _integers((offset,), "offset")
-        layout = cls(name, shape, steps, where)
-        if where % layout.itemsize:
-            raise LayoutError(f"offset: {where} is not a multiple of {layout.itemsize}, the size of a {name}.", subject="offset")
-        if layout.end > ELEMENTS_MAX or max(steps, default=0) > ELEMENTS_MAX:
-            raise LayoutError(f"shape: {list(shape)} reaches beyond 2^53 bytes.", subject="shape")
-        return layout
+        extents = _integers(shape, "shape")
+        if strides is None:
+            strides = row_major(extents)
+            if max(strides, default=0) > ELEMENTS_MAX:
+                raise LayoutError(f"shape: {list(extents)} reaches beyond 2^53 bytes.", subject="shape")
+        return cls(dtype, extents, strides, offset)
 
     @property
     def itemsize(self) -> int:
@@ -198,18 +212,23 @@ class Layout:
         if not isinstance(tensor, dict):
             raise LayoutError('meta: it describes no tensor (it has no member "tensor"). Give shape and dtype.', subject="meta")
         if tensor.get("v", VERSION) != VERSION:
-            raise LayoutError(f"meta: a tensor described by version {tensor['v']!r}, and this package reads {VERSION}. Install a newer "
-                              "one.", subject="meta")
+            raise LayoutError(f"meta: a tensor described by version {_shown(tensor['v'])}, and this package reads {VERSION}. Install a "
+                              "newer one.", subject="meta")
         if not isinstance(tensor.get("dtype"), str):
             raise LayoutError("meta: a tensor without a dtype.", subject="dtype")
         if not isinstance(tensor.get("shape"), list) or not isinstance(tensor.get("strides", []), list):
             raise LayoutError("meta: shape and strides of a tensor are lists.", subject="shape")
         layout = cls._checked(tensor["dtype"], tensor["shape"], tensor.get("strides"), tensor.get("offset", 0))
         if size is not None:
-            layout.check(size)
-            if layout.nbytes > size:
-                raise LayoutError(f"meta: {layout.nbytes} bytes of elements in {size}: they overlap.", subject="strides")
+            layout.check_foreign(size)
         return layout
+
+    def check_foreign(self, size: int) -> None:
+        """check() of what another process wrote: nor may there be more elements than there are bytes for, since who copies them would need
+        memory for all."""
+        self.check(size)
+        if self.nbytes > size:
+            raise LayoutError(f"meta: {self.nbytes} bytes of elements in {size}: they overlap.", subject="strides")
 
     def check(self, size: int) -> None:
         """Raises LayoutError unless all of it lies within `size` bytes."""
@@ -240,12 +259,28 @@ def parse_meta(text: Optional[str]) -> dict[str, Any]:
 
 
 def dump_meta(meta: Optional[dict[str, Any]], layout: Optional[Layout] = None) -> Optional[str]:
-    """JSON text of the program's own metadata and a layout; None where both are None."""
+    """JSON text of the program's own metadata and a layout; None where both are None.
+
+    Raises:
+        TypeError, InvalidParameterError: it cannot be written as JSON.
+    """
     if meta is None and layout is None:
         return None
+    if not own_meta(meta) and layout is not None:
+        return layout_meta(layout)
+    whole = {**own_meta(meta), **(layout.to_meta() if layout else {})}
+    try:
+        text = json.dumps(whole, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except TypeError as error:
+        raise TypeError(f"meta: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidParameterError(f"meta: it cannot be written as JSON: {error}.", subject="meta") from None
+    return text
+
+
+def own_meta(meta: Optional[dict[str, Any]]) -> dict[str, Any]:
+    """A program's own metadata. TypeError: it is no dict."""
     if meta is not None and not isinstance(meta, dict):
         raise TypeError(f"meta: a dict is wanted, not {type(meta).__name__}")
-    if not meta and layout is not None:
-        return layout_meta(layout)
-    whole = {**(meta or {}), **(layout.to_meta() if layout else {})}
-    return json.dumps(whole, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return meta or {}

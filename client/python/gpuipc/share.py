@@ -12,6 +12,7 @@ and keeps a lease on both: the leases on a card are those on its share.
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any, Optional, Union
 
 from .buffer import Buffer
@@ -49,8 +50,8 @@ def read(card: Buffer) -> tuple[str, Layout]:
     """
     share = card.meta["share"]
     if share.get("v") != VERSION:
-        raise LayoutError(f"meta: a share described by version {share.get('v')!r}, and this package reads {VERSION}. Install a newer one.",
-                          subject="meta")
+        raise LayoutError(f"meta: a share described by version {reprlib.repr(share.get('v'))}, and this package reads {VERSION}. Install a "
+                          "newer one.", subject="meta")
     if not isinstance(share.get("buffer"), str) or not share["buffer"]:
         raise LayoutError("meta: a share without a buffer.", subject="meta")
     return share["buffer"], Layout.from_meta(share)
@@ -87,7 +88,7 @@ def follow(client: Client, card: Buffer, access: str = "rw", label: Optional[str
         raise NoSuchBufferError(f"The share {card.name or card.id} is there, but its memory is not: it was of a pool, whose process has "
                                 "ended. A pool made with keep= outlives its process.", name=error.name, subject=id) from error
     try:
-        layout.check(buffer.size)
+        layout.check_foreign(buffer.size)
         lease: Any = buffer._held()
         lease.card = card
     except BaseException:

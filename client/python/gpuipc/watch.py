@@ -6,12 +6,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from . import _native, errors
-from ._lifetime import Keeper
+from ._lifetime import Keeper, _process
 from ._waits import in_slices
-from .aio import until
+from .aio import rouse, until
 from .info import Event
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class _Handle(Keeper):
 
 
 class Watch:
-    """An iterator over `Event`s, and an asynchronous one. Made by `Client.watch()`.
+    """An iterator over `Event`s, and an asynchronous one. Made by `Client.watch()`. One thread at a time takes events.
 
     It ends when it is closed. Iterating raises EventsLostError when the reader was too slow: make a new one with since=error.oldest − 1.
     """
@@ -35,7 +35,7 @@ class Watch:
     def __init__(self, client: Client, since: Optional[int]) -> None:
         connection = client._open()
         with connection.used() as pointer:
-            made = _native.made("gpuipc_watch_new", pointer, -1 if since is None else since)
+            made = _native.made("gpuipc_watch_new", pointer, -1 if since is None else _native.integer(since, "since"))
             self._handle: Optional[_Handle] = _Handle(connection, made)
 
     def __enter__(self) -> Watch:
@@ -47,8 +47,9 @@ class Watch:
     def close(self) -> None:
         """Ends it, also for a thread that waits in it."""
         handle, self._handle = self._handle, None
-        if handle is not None:
+        if handle is not None and handle.pid == _process.pid:
             _native.library().gpuipc_watch_stop(handle.pointer)
+            rouse(handle.sleepers)
 
     def fileno(self) -> int:
         """A descriptor that is readable while next(timeout=0) may have something. Only to be polled."""
@@ -98,6 +99,9 @@ class Watch:
 
     async def next_async(self) -> Event:
         """The next event; cancelling takes none."""
-        result: Any = await until(self.fileno, lambda: self.next(0))
-        assert isinstance(result, Event)
-        return result
+        handle = self._handle  # whose descriptor stays as long as this waits for it
+        if handle is None:
+            raise errors.ClosedError("The watch is closed.", name="gpuipc.Closed")
+        with handle.called() as pointer:
+            fd = int(_native.library().gpuipc_watch_fd(pointer))
+            return await until(lambda: fd, lambda: self.next(0), handle.sleepers, lambda: self._handle is None)
