@@ -211,7 +211,7 @@ class Client:
             try:
                 return self._lease("gpuipc_open_id", _native.encode(id, "id"), ctypes.byref(options))
             except errors.Error as error:
-                errors.missing(error, f"the id {id!r}", None)
+                errors.missing(error, repr(id), None)
                 raise
         known = _native.encode(name, "name")
 
