@@ -175,8 +175,8 @@ class Agent(Process):
 class Rig:
     """One run of the tier."""
 
-    def __init__(self, machine, dry, log):
-        self.machine, self.dry, self.log = machine, dry, log
+    def __init__(self, part, dry, log):
+        self.part, self.dry, self.log = part, dry, log
         self.tools = f"{BUILD}/{'dry' if self.dry else 'tools'}"
         self.doctor_program = f"{BUILD}/portable/gpuipcctl"
         self.big = 32 * MIB if self.dry else 8 * GIB

@@ -2,23 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the GPU tier on a machine with a GPU, from build/gpu/ as `make gpu-bundle` made it, as root:
 #
-#     tests/gpu/run.sh [one|two] [STEP...]    on one GPU (default), or on two
-#     tests/gpu/run.sh --dry [one|two] [STEP...]    on the fakes, as far as they go
+#     tests/gpu/run.sh [PART] [STEP...]
+#     tests/gpu/run.sh --dry [PART] [STEP...]    on the fakes, as far as they go
 #
-# Writes RESULTS.md (RESULTS-two.md), a log and the daemons' words to $OUT (default: build/gpu/out). Ends in under nine minutes with 0 when
-# every figure met its target.
-# The steps channel-pace-minute and pipeline run only when they are named.
+# The parts, all of one GPU but the last: one (default: the daemon, libgpuipc, gpuipcctl), python (the package with PyTorch), pipeline
+# (preprocessing and training), two. Writes RESULTS.md (RESULTS-PART.md of the others), a log and the daemons' words to $OUT (default:
+# build/gpu/out). Ends in under nine minutes with 0 when every figure met its target. The steps channel-pace-minute and peer-pipeline run
+# only when they are named.
 set -eu
 cd "$(dirname "$0")/../.."
 dry=
-machine=one
+part=one
 if [ "${1-}" = --dry ]; then
         dry=dry
         shift
 fi
 case ${1-} in
-one | two)
-        machine=$1
+one | python | pipeline | two)
+        part=$1
         shift
         ;;
 esac
@@ -45,7 +46,7 @@ if [ "$dry" ]; then
         libraries=$bundle/fake
         echo 'RegistryDwords: ""' > "$bundle/params"
         n_gpus=1
-        [ "$machine" = one ] || n_gpus=2
+        [ "$part" != two ] || n_gpus=2
         export GPUIPC_FAKE_CUDA="state $bundle/state; devices $n_gpus"
         export GPUIPC_NVIDIA_PARAMS="$bundle/params"
         export GPUIPC_TEST_BACKEND="${GPUIPC_TEST_BACKEND:-fake-fd}"
@@ -60,5 +61,5 @@ export OUT GPUIPC_BUILD="$bundle" TMPDIR="$bundle" PYTHONDONTWRITEBYTECODE=1 PYT
 export PYTHONPATH="$bundle/support:$bundle/python" GPUIPC_LIBRARY="$bundle/libgpuipc.so.0" CUDA_CACHE_DISABLE=1 HOME="$bundle"
 unset GPUIPC_SOCKET CUDA_VISIBLE_DEVICES
 status=0
-timeout --kill-after=5 540 python3 "$bundle/gpu/tier.py" "$machine" "$dry" "$@" || status=$?
+timeout --kill-after=5 540 python3 "$bundle/gpu/tier.py" "$part" "$dry" "$@" || status=$?
 exit "$status"

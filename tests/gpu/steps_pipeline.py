@@ -195,5 +195,5 @@ def peer_pipeline(rig):
     rig.stop(measured.daemon)
 
 
-STEPS = [Step("pipeline", 160, pipeline, named=True)]
+STEPS = [Step("pipeline", 160, pipeline)]
 TWO_STEPS = [Step("peer-pipeline", 90, peer_pipeline, named=True)]

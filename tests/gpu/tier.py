@@ -24,9 +24,13 @@ import steps_two
 from rig import Rig
 
 WHOLE_S = 500  # nothing is begun later
-ONE = steps_suite.STEPS + steps_memory.STEPS + steps_sandbox.STEPS + steps_lifetime.STEPS + steps_costs.STEPS + \
-    steps_fences.STEPS + steps_channel.STEPS + steps_python.STEPS + steps_pipeline.STEPS
-TWO = steps_two.STEPS + steps_fences.TWO_STEPS + steps_channel.TWO_STEPS + steps_python.TWO_STEPS + steps_pipeline.TWO_STEPS
+PARTS = {
+    "one": steps_suite.STEPS + steps_memory.STEPS + steps_sandbox.STEPS + steps_lifetime.STEPS + steps_costs.STEPS +
+           steps_fences.STEPS + steps_channel.STEPS,
+    "python": steps_python.STEPS,
+    "pipeline": steps_pipeline.STEPS,
+    "two": steps_two.STEPS + steps_fences.TWO_STEPS + steps_channel.TWO_STEPS + steps_python.TWO_STEPS + steps_pipeline.TWO_STEPS,
+}
 
 
 class StepTimeout(BaseException):
@@ -42,7 +46,7 @@ class Report:
 
     def __init__(self, rig, directory):
         self.rig, self.rows = rig, []
-        self.path = f"{directory}/RESULTS{'' if rig.machine == 'one' else '-' + rig.machine}{'-dry' if rig.dry else ''}.md"
+        self.path = f"{directory}/RESULTS{'' if rig.part == 'one' else '-' + rig.part}{'-dry' if rig.dry else ''}.md"
         self.head = head_of(rig)
 
     def add(self, step, what, figure, target, good):
@@ -122,16 +126,16 @@ def run_step(rig, report, step, left):
 
 
 def main():
-    machine, dry, wanted = sys.argv[1], bool(sys.argv[2]), sys.argv[3:]
-    steps = TWO if machine == "two" else ONE
+    part, dry, wanted = sys.argv[1], bool(sys.argv[2]), sys.argv[3:]
+    steps = PARTS[part]
     unknown = set(wanted) - {step.name for step in steps}
     if unknown:
         print(f"run.sh: no step {', '.join(unknown)}; there are {', '.join(step.name for step in steps)}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGALRM, alarm)
     directory = os.environ["OUT"]
-    with open(f"{directory}/tier-{machine}.log", "w", encoding="utf-8", errors="replace") as log:
-        rig = Rig(machine, dry, log)
+    with open(f"{directory}/tier-{part}.log", "w", encoding="utf-8", errors="replace") as log:
+        rig = Rig(part, dry, log)
         report = Report(rig, directory)
         print("\n".join(report.head), flush=True)
         began = time.monotonic()
