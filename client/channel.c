@@ -74,6 +74,7 @@ static void channel_destroy(gpuipc_channel *channel) {
                 free(first);
         }
         (void)pthread_mutex_destroy(&channel->lock);
+        free(channel->in_hand);
         free(channel);
 }
 
@@ -150,6 +151,11 @@ static gpuipc_channel *channel_alloc(gpuipc_buffer *buffer_take, const struct ch
 
         if (!channel)
                 return NULL;
+        channel->in_hand = calloc(parts->geometry.n_slots, sizeof(*channel->in_hand));
+        if (!channel->in_hand) {
+                free(channel);
+                return NULL;
+        }
         channel->mark = process_mark();
         channel->buffer = buffer_take;
         channel->geometry = parts->geometry;

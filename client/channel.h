@@ -76,6 +76,7 @@ struct gpuipc_channel {
         char *slots;
         size_t stride;
         bool synchronous;                    /* on a GPU that cannot have streams wait */
+        _Atomic uint64_t *in_hand;           /* owned; a slot: one more than the ticket that the caller has there, 0: none */
         gpuipc_fence *fences[RING_MEMBERS];  /* owned; all NULL in host memory */
 
         pthread_mutex_t lock; /* guards what follows, so that values reach a stream in their order */

@@ -457,7 +457,7 @@ GPUIPC_PUBLIC int gpuipc_channel_check(gpuipc_channel *channel, gpuipc_error *re
 
 #define GPUIPC_ITEM_META_MAX 1024
 
-/* What a member has in hand. */
+/* What a member has in hand, and gives back once: a second time is GPUIPC_ERROR_INVALID_PARAMETER, and changes nothing. */
 typedef struct gpuipc_item {
         void *pointer;    /* the slot: of a producer to write, of a consumer to read; on a GPU a device pointer. NULL: the item is broken */
         int64_t size;     /* of a producer what there is room for, of a consumer the item's */

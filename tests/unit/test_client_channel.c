@@ -119,6 +119,33 @@ START_TEST(what_is_cancelled_is_passed_over) {
         end();
 } END_TEST
 
+/* A mistake of the caller's own is called so, and costs nobody the channel. */
+START_TEST(an_item_is_given_back_once) {
+        gpuipc_item first;
+
+        begin(NULL);
+        ck_assert_int_eq(gpuipc_channel_begin(producer, NULL, 0, &item, &error), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_channel_publish(producer, &item, 1, NULL, 0, NULL, &error), GPUIPC_OK);
+        expect(gpuipc_channel_publish(producer, &item, 1, NULL, 0, NULL, &error), GPUIPC_ERROR_INVALID_PARAMETER, "not published");
+        expect(gpuipc_channel_cancel(producer, &item, &error), GPUIPC_ERROR_INVALID_PARAMETER, "not published");
+        ck_assert_int_eq(gpuipc_channel_begin(producer, NULL, 0, &item, &error), GPUIPC_OK);
+        expect(gpuipc_channel_publish(producer, &item, 257, NULL, 0, NULL, &error), GPUIPC_ERROR_INVALID_PARAMETER, "size");
+        ck_assert_int_eq(gpuipc_channel_cancel(producer, &item, &error), GPUIPC_OK);
+        expect(gpuipc_channel_cancel(producer, &item, &error), GPUIPC_ERROR_INVALID_PARAMETER, "cancelled before");
+
+        ck_assert_int_eq(gpuipc_channel_take(consumer, NULL, 0, &first, &error), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_channel_release(consumer, &first, NULL, &error), GPUIPC_OK);
+        expect(gpuipc_channel_release(consumer, &first, NULL, &error), GPUIPC_ERROR_INVALID_PARAMETER, "not released before");
+        for (uint64_t i = 0; i < 4; i++) { /* its slot is another item's, in the same hands */
+                house_put(producer, i);
+                ck_assert_int_eq(gpuipc_channel_take(consumer, NULL, 0, &item, &error), GPUIPC_OK);
+                expect(gpuipc_channel_release(consumer, &first, NULL, &error), GPUIPC_ERROR_INVALID_PARAMETER, "not released before");
+                ck_assert_int_eq(gpuipc_channel_release(consumer, &item, NULL, &error), GPUIPC_OK);
+        }
+        ck_assert_int_eq(gpuipc_channel_check(consumer, &error), GPUIPC_OK);
+        end();
+} END_TEST
+
 START_TEST(waits_end) {
         int64_t started;
 
@@ -527,6 +554,7 @@ int main(void) {
         tcase_add_test(tests, items_pass);
         tcase_add_test(tests, a_consumer_only_reads);
         tcase_add_test(tests, what_is_cancelled_is_passed_over);
+        tcase_add_test(tests, an_item_is_given_back_once);
         tcase_add_test(tests, waits_end);
         tcase_add_test(tests, a_broadcast_drops_the_oldest_and_counts);
         if (getenv("GPUIPC_SANITIZER"))
