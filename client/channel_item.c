@@ -30,14 +30,6 @@ static void item_fill(const gpuipc_channel *channel, const struct ring_item *fro
         to->own[3] = 0;
 }
 
-/* Whether it was the caller's until now; from two threads at once it was one's. */
-static bool item_give_up(gpuipc_channel *channel, const gpuipc_item *item) {
-        uint64_t mark = item->ticket + 1;
-
-        return item->own[OWN_STATE] == ITEM_BROKEN ||
-               atomic_compare_exchange_strong(&channel->in_hand[item->ticket % channel->geometry.n_slots], &mark, 0);
-}
-
 static void item_keep(gpuipc_channel *channel, const gpuipc_item *item) {
         if (item->own[OWN_STATE] != ITEM_BROKEN)
                 atomic_store(&channel->in_hand[item->ticket % channel->geometry.n_slots], item->ticket + 1);
@@ -65,14 +57,15 @@ static int check_item(const gpuipc_channel *channel, const gpuipc_item *item, ui
         return GPUIPC_OK;
 }
 
-/* As check_item(), and it is in hand no more: item_keep() for what is not done with it after all. */
-static int check_out(gpuipc_channel *channel, const gpuipc_item *item, uint64_t state, gpuipc_error *ret_error) {
-        int r = check_item(channel, item, state, ret_error);
+/* It is in the caller's hand no more; of two threads at once it was in one's. item_keep() for what is not done with it after all. */
+static int item_give_up(gpuipc_channel *channel, const gpuipc_item *item, gpuipc_error *ret_error) {
+        uint64_t mark = item->ticket + 1;
 
-        if (r == GPUIPC_OK && !item_give_up(channel, item))
-                r = error_parameter(ret_error, "item", state == ITEM_BEGUN ? "one that was not published or cancelled before"
-                                                                           : "one that was not released before");
-        return r;
+        if (item->own[OWN_STATE] == ITEM_BROKEN ||
+            atomic_compare_exchange_strong(&channel->in_hand[item->ticket % channel->geometry.n_slots], &mark, 0))
+                return GPUIPC_OK;
+        return error_parameter(ret_error, "item", item->own[OWN_STATE] == ITEM_BEGUN ? "one that was not published or cancelled before"
+                                                                                    : "one that was not released before");
 }
 
 static int check_wait(const gpuipc_channel *channel, int timeout_ms, const gpuipc_item *ret_item, gpuipc_error *ret_error) {
@@ -134,7 +127,7 @@ int gpuipc_channel_publish(gpuipc_channel *channel, const gpuipc_item *item, int
                 return error_parameter(ret_error, "n_meta", "0 to what the channel was made with (gpuipc_channel_meta_bytes())");
         if (n_meta > 0 && !meta)
                 return error_parameter(ret_error, "meta", "a pointer to n_meta bytes");
-        r = check_out(channel, item, ITEM_BEGUN, ret_error);
+        r = item_give_up(channel, item, ret_error);
         if (r != GPUIPC_OK)
                 return r;
         trace_scope(TRACE_PUBLISH, (int64_t)item->ticket);
@@ -149,8 +142,10 @@ int gpuipc_channel_publish(gpuipc_channel *channel, const gpuipc_item *item, int
 
 int gpuipc_channel_cancel(gpuipc_channel *channel, const gpuipc_item *item, gpuipc_error *ret_error) {
         struct ring_item own;
-        int r = check_out(channel, item, ITEM_BEGUN, ret_error);
+        int r = check_item(channel, item, ITEM_BEGUN, ret_error);
 
+        if (r == GPUIPC_OK)
+                r = item_give_up(channel, item, ret_error);
         if (r != GPUIPC_OK)
                 return r;
         return channel_verdict(channel, ring_cancel(channel->ring, item_read(channel, item, &own)), 0, ret_error);
@@ -248,8 +243,10 @@ int gpuipc_channel_take(gpuipc_channel *channel, void *stream, int timeout_ms, g
 int gpuipc_channel_release(gpuipc_channel *channel, const gpuipc_item *item, void *stream, gpuipc_error *ret_error) {
         struct ring_item own;
         uint64_t consumed;
-        int r = check_out(channel, item, ITEM_TAKEN, ret_error);
+        int r = check_item(channel, item, ITEM_TAKEN, ret_error);
 
+        if (r == GPUIPC_OK)
+                r = item_give_up(channel, item, ret_error);
         if (r != GPUIPC_OK || item->own[OWN_STATE] == ITEM_BROKEN)
                 return r;
         r = channel_fence_done(channel, stream, &consumed, ret_error);
