@@ -6,12 +6,11 @@ import os
 import re
 import subprocess
 import sys
-import types
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from books import BooksTest  # noqa: E402
-from daemon import EXAMPLES, GPUIPCCTL, wait_for  # noqa: E402
+from daemon import GPUIPCCTL, wait_for  # noqa: E402
+from programs import ProgramsTest  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
 
 HEADINGS = ["CHANNEL", "NAME", "DEV", "KIND", "SLOTS", "SLOT", "DEPTH", "ITEMS/S", "BYTES/S", "PROD", "CONS", "DROPPED", "BROKEN", "LAGS"]
@@ -21,22 +20,9 @@ MEMBER = {"number", "role", "alive", "pid", "items", "bytes", "drops", "broken",
 WAYS = [("channel", 1), ("copied", 1), ("pipe", 1), ("socket", 1), ("channel", 2), ("pipe", 2), ("socket", 2)]
 
 
-class ChannelCtlTest(BooksTest):
+class ChannelCtlTest(ProgramsTest):
     def programs_environment(self):
-        return {**os.environ, "GPUIPC_SOCKET": self.daemon.socket, "COLUMNS": "0"}
-
-    def start(self, program, *arguments):
-        process = subprocess.Popen([f"{EXAMPLES}/{program}", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   env=self.programs_environment())
-        self.owned(types.SimpleNamespace(end=lambda: self.finish(process)))
-        return process
-
-    def finish(self, process):
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
+        return {**super().programs_environment(), "COLUMNS": "0"}
 
     def ctl(self, *arguments, status=0, user=None):
         done = subprocess.run([GPUIPCCTL, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=2 * WAIT_S,

@@ -14,8 +14,8 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
-from daemon import Daemon, DaemonTest, open_fds, wait_for  # noqa: E402
-from holder import Zygote  # noqa: E402
+from books import HoldersTest  # noqa: E402
+from daemon import Daemon, open_fds, wait_for  # noqa: E402
 from rawclient import ReplyError  # noqa: E402
 from ringpage import ALIVE, CONSUMER, DEAD, LEFT, PRODUCER, REAPED, RingPage  # noqa: E402
 
@@ -62,33 +62,12 @@ class Part:
         self.client.call("Release", {"lease": self.lease})
 
 
-class ChannelTest(DaemonTest):
-    @classmethod
-    def setUpClass(cls):
-        cls.zygote = Zygote()
-        cls.addClassCleanup(cls.zygote.close)
-
+class ChannelTest(HoldersTest):
     def make_daemon(self):
         return Daemon(*self.daemon_args, memory=MEMORY)
 
-    def setUp(self):
-        self.things = []
-        super().setUp()
-
-    def tearDown(self):
-        for thing in reversed(self.things):
-            thing.end() if hasattr(thing, "end") else thing.close()
-        super().tearDown()
-
-    def owned(self, thing):
-        self.things.append(thing)
-        return thing
-
     def peer(self, admin=False):
         return self.owned(self.client(admin))
-
-    def holder(self, uid=None):
-        return self.owned(self.zygote.holder(self.daemon.socket, uid=uid))
 
     def create(self, client=None, **more):
         client = client or self.peer()

@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import types
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
-from books import BooksTest  # noqa: E402
 from daemon import EXAMPLES, GPUIPCCTL  # noqa: E402
+from programs import ProgramsTest  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
 
 SIZE = (4 << 20) + 12345 if not backend.HOST else 123457  # more than the step that is copied at once
@@ -30,23 +29,7 @@ def checksum(data):
     return f"{total:016x}"
 
 
-class ExamplesTest(BooksTest):
-    def programs_environment(self):
-        return {**os.environ, "GPUIPC_SOCKET": self.daemon.socket}
-
-    def start(self, program, *arguments):
-        process = subprocess.Popen([f"{EXAMPLES}/{program}", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   env=self.programs_environment())
-        self.owned(types.SimpleNamespace(end=lambda: self.finish(process)))
-        return process
-
-    def finish(self, process):
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
-
+class ExamplesTest(ProgramsTest):
     def consume(self, *arguments):
         return subprocess.run([f"{EXAMPLES}/consumer", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               timeout=WAIT_S, check=False, env=self.programs_environment())

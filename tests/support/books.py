@@ -56,23 +56,16 @@ class FaultLine:
         self.there.close()
 
 
-class BooksTest(DaemonTest):
-    """The books that a daemon without clients shows are all zero; books() and take_events() look at them in between."""
-
-    environment = {}
-    program = None
+class HoldersTest(DaemonTest):
+    """Things that are ended with the test, and processes that hold leases."""
 
     @classmethod
     def setUpClass(cls):
         cls.zygote = Zygote()
         cls.addClassCleanup(cls.zygote.close)
 
-    def make_daemon(self):
-        return Daemon(*self.daemon_args, program=self.program, environment=self.environment)
-
     def setUp(self):
         self.things = []
-        self.seen, self.markers = 0, set()
         super().setUp()
 
     def tearDown(self):
@@ -87,6 +80,20 @@ class BooksTest(DaemonTest):
 
     def holder(self, **options):
         return self.owned(self.zygote.holder(self.daemon.socket, **options))
+
+
+class BooksTest(HoldersTest):
+    """The books that a daemon without clients shows are all zero; books() and take_events() look at them in between."""
+
+    environment = {}
+    program = None
+
+    def make_daemon(self):
+        return Daemon(*self.daemon_args, program=self.program, environment=self.environment)
+
+    def setUp(self):
+        self.seen, self.markers = 0, set()
+        super().setUp()
 
     def bystander(self, admin=False):
         return self.owned(self.client(admin))
