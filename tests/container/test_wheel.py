@@ -5,16 +5,14 @@ unpacked outside and mounted. An array goes from one to another. deadline: 300 s
 import glob
 import os
 import re
-import shutil
 import sys
 import tempfile
-import unittest
 import zipfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from containertest import main, make_scratch  # noqa: E402
-from daemon import BUILD, ROOT, Daemon, wait_for  # noqa: E402
-from podman import Podman, unavailable  # noqa: E402
+from containertest import main  # noqa: E402
+from daemon import BUILD, ROOT, wait_for  # noqa: E402
+from overroot import OverRootTest  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
 
 PYTHON = "/usr/bin/python3"
@@ -43,25 +41,9 @@ def told_to_type():
     return sorted(found)
 
 
-class WheelTest(unittest.TestCase):
-    def setUp(self):
-        reason = unavailable()
-        if not reason and os.environ.get("GPUIPC_SANITIZER"):
-            reason = "what a sanitizer watches cannot be loaded into an interpreter"
-        if reason:
-            self.skipTest(reason)
-        # Podman takes no long names for it.
-        self.scratch, self.shared = tempfile.mkdtemp(prefix="gpuipc.", dir="/tmp"), make_scratch("shared.")
-        os.chmod(self.scratch, 0o755)
-        self.addCleanup(shutil.rmtree, self.scratch)
-        self.addCleanup(shutil.rmtree, self.shared)
-        self.podman = Podman(f"{self.scratch}/podman")
-        self.addCleanup(self.podman.close)
-        self.daemon = Daemon(memory="host", socket_path=f"{self.shared}/gpuipcd.sock")
-        self.addCleanup(self.daemon.kill)
-
+class WheelTest(OverRootTest):
     def options(self, *more):
-        return ("-v", f"{self.shared}:/run/gpuipcd:ro", "-e", "PYTHONDONTWRITEBYTECODE=1", "-w", "/", *more)
+        return super().options("-w", "/", *more)
 
     def unpacked(self):
         """Options for a container that is given it so."""
@@ -85,8 +67,7 @@ class WheelTest(unittest.TestCase):
             log = self.podman.call("logs", "producer").stdout
             self.assertEqual(done.stdout, f"{GOT}/gpuipc/gpuipc/libgpuipc.so.0 False\n", f"{done.stderr}{log}")
             self.assertRegex(log, r"^/opt/v/lib/python3\.\d+/site-packages/gpuipc/libgpuipc\.so\.0 False\n$")
-            with self.daemon.client(admin=True) as admin:
-                self.assertEqual({lease["container"] is not None for lease in admin.call("List")["leases"]}, {True})
+            self.assert_in_containers()
         finally:
             self.podman.remove("producer")
         wait_for(lambda: self.daemon.status()["buffers"] == 0, "the array to go with its container")
