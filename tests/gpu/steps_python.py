@@ -21,6 +21,7 @@ SUITES = ("share", "pool", "compile", "channel", "multiprocessing",
           *(":".join(["examples", *(f"ExamplesTest.test_{one}" for one in some.split(":"))]) for some in EXAMPLES))
 # For a short run: which suites (with a test of each, perhaps: "share:LeaseTest"), and the seconds that each may take.
 SUITES = tuple(os.environ.get("GPUIPC_PYTHON_SUITES", " ".join(SUITES)).split())
+TWO_SUITES = tuple(f"{name}:TwoGpusTest" for name in ("share", "channel", "multiprocessing"))
 SUITE_S = int(os.environ.get("GPUIPC_PYTHON_SECONDS", "70"))
 SIZES = (256, 64 * 3 * 224 * 224 * 4)
 
@@ -57,7 +58,7 @@ def without_torch(run):
 # ---- the suites ------------------------------------------------------------------------------------------------
 
 
-def run_suites(rig, suites=SUITES, cases=()):
+def run_suites(rig, suites=SUITES):
     """All at once, each with a daemon of its own."""
     done = {}
 
@@ -65,7 +66,7 @@ def run_suites(rig, suites=SUITES, cases=()):
         name, *some = what.split(":")
         path = f"{HERE}/../pythontests/test_torch_{name}.py"
         with open(os.environ["OUT"] + f"/test_torch_{what.replace(':', '-')}.log", "w+", encoding="utf-8", errors="replace") as output:
-            suite = subprocess.Popen([sys.executable, "-B", path, "-v", *some, *cases], stdin=subprocess.DEVNULL, stdout=output,
+            suite = subprocess.Popen([sys.executable, "-B", path, "-v", *some], stdin=subprocess.DEVNULL, stdout=output,
                                      stderr=output, start_new_session=True,
                                      env={**environment(rig), "GPUIPC_TEST_LIMIT_S": str(SUITE_S - 2)})
             try:
@@ -182,4 +183,4 @@ def compare(rig):
 
 STEPS = [Step("python-suite", 85, without_torch(run_suites)), Step("python-deaths", 100, without_torch(deaths)),
          Step("python-compare", 90, without_torch(compare))]
-TWO_STEPS = [Step("python-two", 80, without_torch(lambda rig: run_suites(rig, ("share",), ("TwoGpusTest",))))]
+TWO_STEPS = [Step("python-two", 80, without_torch(lambda rig: run_suites(rig, TWO_SUITES)))]

@@ -3,7 +3,7 @@
 
 import unittest
 
-from torchtest import DEVICE, DTYPES, TorchTest, settle, wait_for
+from torchtest import CUDA, DEVICE, DTYPES, TorchTest, settle, wait_for
 
 import gpuipc
 import gpuipc.torch
@@ -130,6 +130,36 @@ class BatchTest(TorchTest):
                 self.assertEqual(tensor.sum().item(), 4)
             with self.assertRaises(gpuipc.errors.BrokenItemError):
                 consumer.receive(20)
+
+
+@unittest.skipUnless(CUDA and torch.cuda.device_count() > 1, "of two GPUs")
+class TwoGpusTest(TorchTest):
+    """The channel lies on the GPU that is not current."""
+
+    N, SIZE = 200, 1 << 20
+
+    def test_on_its_gpu(self):
+        with create("second", slot_bytes=4 * self.SIZE, device="cuda:1", slots=2) as producer:
+            self.assertEqual(str(producer.device), "cuda:1")
+            child = self.partner()
+            child.run("from gpuipc.torch.channel import attach\nchannel = attach('second', device='cuda:1')")
+            self.flow(producer, child, "cuda:1", "cuda:1")
+
+    def test_by_peer_access(self):
+        with create("peer", slot_bytes=4 * self.SIZE, device="cuda:1", slots=2) as producer:
+            child = self.partner()
+            child.run("from gpuipc.torch.channel import attach\nchannel = attach('peer', device='cuda:0')")
+            self.flow(producer, child, "cuda:0", "cuda:0")
+
+    def flow(self, producer, child, made_on, seen_on):
+        """Tensors of either GPU, in order by the streams alone."""
+        child.tell("got = [(str(batch.device), batch.min(), batch.max()) for batch in channel]\n"
+                   "got = [(where, low.item(), high.item()) for where, low, high in got]")
+        for n in range(self.N):
+            producer.send(torch.full((self.SIZE,), n, dtype=torch.int32, device=made_on), 20)
+        producer.end()
+        child.hear()
+        self.assertEqual(child.ask("got"), [[seen_on, n, n] for n in range(self.N)])
 
 
 class LoaderTest(TorchTest):

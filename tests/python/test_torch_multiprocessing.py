@@ -274,5 +274,19 @@ class LossyClient:
         return watch
 
 
+@unittest.skipUnless(CUDA and torch.cuda.device_count() > 1, "of two GPUs")
+class TwoGpusTest(TorchTest):
+    def test_on_its_gpu_whichever_is_current(self):
+        self.addCleanup(broker.unregister)
+        broker.register()
+        with gpuipc.torch.pool(device=1):
+            pooled = torch.full((4 << 20,), 3.0, device="cuda:1")
+        child = self.zygote.fork()
+        child.run("import pickle, gpuipc.torch.multiprocessing")
+        for tensor, total in ((pooled, 3.0 * (4 << 20)), (torch.full((1000,), 7.0, device="cuda:1"), 7000.0)):
+            child.run(f"got = pickle.loads(bytes.fromhex({dumped(tensor).hex()!r}))")
+            self.assertEqual(child.ask("[str(got.device), got.sum().item()]"), ["cuda:1", total])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -134,7 +134,14 @@ class StandInTest(TorchTest):
 
     def setUp(self):
         self.asked = asked = []
+        self.current = 0
         recording = set()
+
+        @contextlib.contextmanager
+        def on(ordinal):
+            before, self.current = self.current, ordinal
+            yield
+            self.current = before
 
         @contextlib.contextmanager
         def use_mem_pool(pool, device=None):
@@ -149,12 +156,13 @@ class StandInTest(TorchTest):
                 asked.append(("used", pool))
 
         def mem_pool(allocator, **options):
-            asked.append(("pool", allocator, options))
+            asked.append(("pool", allocator, self.current, options))
             return StandIn(f"pool {len(asked)}")
 
         stand_ins = {"torch.cuda.MemPool": mem_pool, "torch.cuda.use_mem_pool": use_mem_pool, "torch.cuda.is_available": lambda: True,
-                     "torch.cuda.init": lambda: None, "torch._C._cuda_customAllocator": lambda *functions: functions,
-                     "gpuipc.torch._pool._configure": lambda text: asked.append(("configure", text))}
+                     "torch.cuda.init": lambda: None, "torch.cuda.current_device": lambda: self.current, "torch.cuda.device": on,
+                     "torch._C._cuda_customAllocator": lambda *functions: functions,
+                     "gpuipc.torch._expandable._configure": lambda text: asked.append(("configure", text))}
         for name, stand_in in stand_ins.items():
             self.patch(name, stand_in)
 
@@ -170,13 +178,28 @@ class StandInTest(TorchTest):
         with pool:
             pass
         functions = self.asked[0][1]
-        self.assertEqual(self.asked, [("pool", functions, {}), ("use", "pool 1", 1), ("used", "pool 1"), ("use", "pool 1", 1),
+        self.assertEqual(self.asked, [("pool", functions, 1, {}), ("use", "pool 1", 1), ("used", "pool 1"), ("use", "pool 1", 1),
                                       ("used", "pool 1")])
         self.assertEqual(functions, pool._core.functions)
         other = gpuipc.torch.Pool(self.client, split=False)
         with other:
-            self.assertEqual(self.asked[-2], ("pool", other._core.functions, {"no_split": True}))
+            self.assertEqual(self.asked[-2], ("pool", other._core.functions, 0, {"no_split": True}))
         self.assertNotEqual(other._core.functions[0], functions[0])
+
+    def test_which_gpu(self):
+        """PyTorch has a pool's allocator for one GPU, and says nothing when it takes memory of another its own way."""
+        pool = gpuipc.torch.pool()
+        self.current = 1
+        other = gpuipc.torch.pool()
+        self.assertIsNot(pool, other)
+        for named in ("cuda", "cuda:1", torch.device("cuda", 1), 1):
+            self.assertIs(gpuipc.torch.pool(device=named), other)
+        for each, ordinal in ((pool, 0), (other, 1)):
+            self.asked.clear()
+            with each:
+                self.assertEqual([self.asked[0][2], self.asked[1][2]], [ordinal, ordinal])
+        with self.assertRaisesRegex(gpuipc.errors.InvalidParameterError, "^device: .*'cpu'"):
+            gpuipc.torch.pool(device="cpu")
 
     def test_threads_at_once(self):
         """PyTorch bears but one `with` of each of its pools at a time."""

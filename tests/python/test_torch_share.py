@@ -335,12 +335,23 @@ class TwoGpusTest(TorchTest):
             child.end()
 
     def test_pool(self):
-        with gpuipc.torch.pool(device=1):
-            tensor = torch.ones(4 << 20, device="cuda:1")
-        with gpuipc.torch.put(tensor, copy=False) as share:
-            got = gpuipc.torch.get(id=share.id)
-            self.assertEqual((got.data_ptr(), str(got.device)), (tensor.data_ptr(), "cuda:1"))
-            del got
+        """A pool is of the GPU that was named or was current, whichever is when it is used."""
+        with torch.cuda.device(1):
+            pool = gpuipc.torch.pool()
+        for each in (pool, gpuipc.torch.pool(device=1), gpuipc.torch.pool(device="cuda:1")):
+            self.assertIs(each, pool)
+            with each:
+                tensor = torch.ones(4 << 20, device="cuda:1")
+            with gpuipc.torch.put(tensor, copy=False) as share:
+                got = gpuipc.torch.get(id=share.id)
+                self.assertEqual((got.data_ptr(), str(got.device)), (tensor.data_ptr(), "cuda:1"))
+                child = self.zygote.fork()
+                child.run(f"got = gpuipc.torch.get(id={share.id!r}); got += 1; torch.cuda.synchronize(1)")
+                self.assertEqual(child.ask("str(got.device)"), "cuda:1")
+                child.kill()
+                self.assertEqual(tensor.sum().item(), 2 * tensor.numel())
+                del got
+            del tensor
 
 
 class RefusalTest(TorchTest):

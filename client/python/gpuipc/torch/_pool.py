@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import ctypes
 import os
-import re
 import threading
 import weakref
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from ..buffer import Buffer
 from ..client import Client, mode_text
 from . import _compat
 from ._clients import client_for
+from ._expandable import without_expandable_segments
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,21 @@ class _Core:
         self.functions = library.gpuipc_pool_alloc_function(self.pointer), library.gpuipc_pool_free_function(self.pointer)
 
 
+def _ordinal_of(device: Any) -> Optional[int]:
+    """The number of a GPU, of the current one where none is named; None: PyTorch has none that it can use.
+
+    Raises:
+        InvalidParameterError: what is named is none.
+    """
+    if not torch.cuda.is_available():
+        return None
+    named = device if isinstance(device, int) else torch.device(device if device is not None else "cuda")
+    if isinstance(named, torch.device) and named.type != "cuda":
+        raise errors.InvalidParameterError(f"device: a pool is for a GPU, and {str(device)!r} is none.", subject="device")
+    ordinal = named if isinstance(named, int) else named.index
+    return torch.cuda.current_device() if ordinal is None else ordinal
+
+
 class Pool:
     """A memory pool of PyTorch's whose blocks are buffers of the daemon's. `with` makes it the one that this thread's new tensors on the
     device come from; again and again, and in several threads at once. Not within another pool's: PyTorch goes by the outermost.
@@ -176,7 +191,7 @@ class Pool:
                  keep: float = 0, wait: float = 0, handle: Optional[str] = None, label: Optional[str] = None) -> None:
         client = client_for(client)
         self.split = split
-        self._device = device
+        self._ordinal = _ordinal_of(device)
         self._core = _Core(client, _native.PoolOptions(
             ctypes.sizeof(_native.PoolOptions), _native.encode(handle, "handle"), mode_text(mode), milliseconds(keep, "keep"),
             milliseconds(wait, "wait"), _native.encode(label, "label")))
@@ -239,6 +254,15 @@ class Pool:
             self._busy.discard(tuple(mem_pool.id))
 
     @contextlib.contextmanager
+    def _within(self, taken: Any) -> Iterator[None]:
+        """This thread's new tensors come from a torch.cuda.MemPool that was taken, and is given back."""
+        try:
+            with without_expandable_segments(), torch.cuda.use_mem_pool(taken, self._ordinal):
+                yield
+        finally:
+            self._give(taken)
+
+    @contextlib.contextmanager
     def using(self, wanted: Any) -> Iterator[bool]:
         """This thread's new tensors come from that torch.cuda.MemPool of the pool's: whether they do."""
         here = _entered()
@@ -249,11 +273,8 @@ class Pool:
         if taken is None:
             yield False
             return
-        try:
-            with _without_expandable_segments(), torch.cuda.use_mem_pool(taken, self._device):
-                yield True
-        finally:
-            self._give(taken)
+        with self._within(taken):
+            yield True
 
     def empty_cache(self) -> bool:
         """Gives back the memory that no tensor is in, which torch.cuda.empty_cache() leaves in a pool: by ending PyTorch's pool, after
@@ -285,11 +306,13 @@ class Pool:
         # torch.cuda.memory.CUDAPluggableAllocator does the same with functions that it finds by name; each pool has its own.
         allocator = torch._C._cuda_customAllocator(*self._core.functions)
         _kept.append(allocator)
-        if self.split:
-            return make(allocator)
         try:
-            return make(allocator, no_split=True)
+            # PyTorch has a pool's allocator for the GPU alone that is current when the pool is made.
+            with torch.cuda.device(self._ordinal):
+                return make(allocator) if self.split else make(allocator, no_split=True)
         except TypeError:
+            if self.split:
+                raise
             raise RuntimeError(f"split: PyTorch {torch.__version__} cuts blocks into pieces and cannot be told not to (its "
                                "torch.cuda.MemPool has no no_split). Give split=True, and share with neighbours=True or from "
                                "gpuipc.torch.empty().") from None
@@ -300,11 +323,9 @@ class Pool:
             here.append(_Entry(self, here[-1].mem_pool, contextlib.ExitStack(), self.failures))
             return self
         mem_pool = self._take()
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._give, mem_pool)
-            stack.enter_context(_without_expandable_segments())
-            stack.enter_context(torch.cuda.use_mem_pool(mem_pool, self._device))
-            here.append(_Entry(self, mem_pool, stack.pop_all(), self.failures))
+        stack = contextlib.ExitStack()
+        stack.enter_context(self._within(mem_pool))
+        here.append(_Entry(self, mem_pool, stack, self.failures))
         return self
 
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]) -> None:
@@ -356,7 +377,7 @@ def pool(client: Optional[Client] = None, *, device: Any = None, split: bool = T
 
     Args:
         client: None: the process's own.
-        device: the GPU; None: the current one.
+        device: the GPU, as PyTorch names them; None: the one that is current now.
         split: False: PyTorch gives each tensor a block of its own, of 2 MiB or a multiple, so that each can be shared where it lies. With
             True small tensors (below 10 MiB) share blocks, and are copied by put() unless neighbours=True; what is left of a block beside a
             larger one is kept free while it is shared.
@@ -371,50 +392,12 @@ def pool(client: Optional[Client] = None, *, device: Any = None, split: bool = T
         QuotaExceededError: the process has 32 pools.
     """
     client = client_for(client)
-    key = os.getpid(), str(device), split, mode_text(mode), keep, wait, handle, label
+    key = os.getpid(), _ordinal_of(device), split, mode_text(mode), keep, wait, handle, label
     with _pools_lock:
         known = _pools.setdefault(client, {})
         if key not in known:
             known[key] = Pool(client, device=device, split=split, mode=mode, keep=keep, wait=wait, handle=handle, label=label)
         return known[key]
-
-
-# ---- expandable segments ----
-
-_expandable_lock = threading.Lock()
-_expandable_users = 0
-_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-_EXPANDABLE = re.compile(r"expandable_segments\s*:\s*True", re.I)
-
-
-def _configure(settings: str) -> None:
-    for place, name in ((torch._C, "_accelerator_setAllocatorSettings"), (torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings")):
-        if hasattr(place, name):
-            getattr(place, name)(settings)
-            return
-    torch.cuda.memory._set_allocator_settings(settings)
-
-
-@contextlib.contextmanager
-def _without_expandable_segments() -> Any:
-    """PyTorch cannot have a pool with an allocator and expandable segments at once, so those are off while a pool is in use: tensors that
-    other threads make meanwhile are not in such segments."""
-    global _expandable_users
-    settings = next((os.environ[name] for name in _VARIABLES if _EXPANDABLE.search(os.environ.get(name, ""))), None)
-    if settings is None:
-        yield
-        return
-    with _expandable_lock:
-        if _expandable_users == 0:
-            _configure(_EXPANDABLE.sub("expandable_segments:False", settings))
-        _expandable_users += 1
-    try:
-        yield
-    finally:
-        with _expandable_lock:
-            _expandable_users -= 1
-            if _expandable_users == 0:
-                _configure(settings)
 
 
 # ---- the end of the process ----
