@@ -534,7 +534,7 @@ static void do_settle(char **words) {
 }
 
 /* One item: the slot is written once `consumed` says that it was read, or read once `produced` says that it was written. */
-static int one_item(bool producing, char *slot, size_t bytes, uint64_t i, uint64_t wait_for) {
+static int one_item(bool producing, char *slot, size_t bytes, uint64_t i, uint64_t wait_for, uint64_t delay_usec) {
         gpuipc_fence *hear = fence_of(producing ? "consumed" : "produced"), *say = fence_of(producing ? "produced" : "consumed");
         gpuipc_error error;
         int r;
@@ -543,7 +543,9 @@ static int one_item(bool producing, char *slot, size_t bytes, uint64_t i, uint64
                 agent_refused(&error);
                 return -1;
         }
-        r = producing ? kernels_slot_fill(agent.stream, slot, bytes, i) : kernels_slot_check(agent.stream, slot, bytes, i);
+        r = delay_usec > 0 ? kernels_stream_delay(agent.stream, delay_usec) : 0;
+        if (r == 0)
+                r = producing ? kernels_slot_fill(agent.stream, slot, bytes, i) : kernels_slot_check(agent.stream, slot, bytes, i);
         if (r != 0) {
                 agent_failed(r);
                 return -1;
@@ -554,11 +556,12 @@ static int one_item(bool producing, char *slot, size_t bytes, uint64_t i, uint64
         return -1;
 }
 
-/* produce|consume KEY N SLOTS BYTES fenced|loose: N items through slots that follow the first 4096 bytes of the buffer, in order by the
- * fences `produced` and `consumed`, or (loose) without looking at them. Words that were not the item's, and the usec of all. */
+/* produce|consume KEY N SLOTS BYTES fenced|loose USEC: N items through slots that follow the first 4096 bytes of the buffer, in order by
+ * the fences `produced` and `consumed`, or (loose) without looking at them, each USEC late. Words that were not the item's, and the usec of
+ * all. */
 static void do_items(char **words) {
         bool producing = strcmp(words[0], "produce") == 0, fenced = strcmp(words[5], "fenced") == 0;
-        uint64_t n = strtoull(words[2], NULL, 10), slots = strtoull(words[3], NULL, 10), bad = 0;
+        uint64_t n = strtoull(words[2], NULL, 10), slots = strtoull(words[3], NULL, 10), delay_usec = strtoull(words[6], NULL, 10), bad = 0;
         size_t bytes = strtoull(words[4], NULL, 10), n_memory;
         char *memory = memory_of(words[1], &n_memory);
         int64_t started = agent_now_usec();
@@ -573,7 +576,7 @@ static void do_items(char **words) {
         r = kernels_slots_begin();
         for (uint64_t i = 1; r == 0 && i <= n; i++)
                 if (one_item(producing, memory + 4096 + (i - 1) % slots * bytes, bytes, i,
-                             !fenced ? 0 : !producing ? i : i > slots ? i - slots : 0) != 0)
+                             !fenced ? 0 : !producing ? i : i > slots ? i - slots : 0, delay_usec) != 0)
                         return;
         if (r == 0)
                 r = kernels_stream_settle(agent.stream);
@@ -636,7 +639,7 @@ static const struct agent_command commands[] = {
         { "many", 4, do_many },       { "few", 1, do_few },         { "cycle", 3, do_cycle },       { "fence", 4, do_fence },
         { "unfence", 1, do_unfence }, { "stream", 1, do_stream },   { "signal", 3, do_signal },     { "query", 2, do_query },
         { "await", 4, do_await },     { "queue", 4, do_queue },     { "busy", 1, do_busy },         { "settle", 1, do_settle },
-        { "produce", 6, do_items },   { "consume", 6, do_items },   { "ping", 2, do_ping },         { "pong", 2, do_ping },
+        { "produce", 7, do_items },   { "consume", 7, do_items },   { "ping", 2, do_ping },         { "pong", 2, do_ping },
         { NULL, 0, NULL },
 };
 

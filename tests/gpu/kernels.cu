@@ -55,6 +55,15 @@ static __global__ void poke(uint64_t *memory) {
         memory[0] = ~memory[0];
 }
 
+static __global__ void delay(unsigned long long nsec) {
+        unsigned long long now, from;
+
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(from));
+        do
+                asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+        while (now - from < nsec);
+}
+
 static int settled(void) {
         cudaError_t result = cudaGetLastError();
 
@@ -146,6 +155,11 @@ int kernels_stream_busy(void *stream, int *ret_busy) {
 
 int kernels_stream_settle(void *stream) {
         return (int)cudaStreamSynchronize((cudaStream_t)stream);
+}
+
+int kernels_stream_delay(void *stream, uint64_t usec) {
+        delay<<<1, 1, 0, (cudaStream_t)stream>>>(usec * 1000);
+        return (int)cudaGetLastError();
 }
 
 int kernels_slots_begin(void) {

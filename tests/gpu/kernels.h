@@ -33,6 +33,8 @@ int kernels_read_rate(const void *memory, size_t bytes, double *ret_rate);
 int kernels_stream_make(void **ret_stream);
 int kernels_stream_busy(void *stream, int *ret_busy);
 int kernels_stream_settle(void *stream);
+/* What is given to the stream after this begins so much later. */
+int kernels_stream_delay(void *stream, uint64_t usec);
 
 /* What the others do, given to a stream and not waited for: a slot gets a pattern, or its words unlike a pattern are counted, between
  * begin and end. */

@@ -113,6 +113,14 @@ static void CUDA_CB check_job(void *data) {
         free(job);
 }
 
+static void CUDA_CB delay_job(void *data) {
+        struct job *job = data;
+        struct timespec time = { .tv_sec = (time_t)(job->seed / 1000000), .tv_nsec = (long)(job->seed % 1000000 * 1000) };
+
+        (void)nanosleep(&time, NULL);
+        free(job);
+}
+
 static int launch(void *stream, CUhostFn run, const void *slot, size_t bytes, uint64_t seed) {
         struct job *job = malloc(sizeof(*job));
 
@@ -120,6 +128,10 @@ static int launch(void *stream, CUhostFn run, const void *slot, size_t bytes, ui
                 return CUDA_ERROR_OUT_OF_MEMORY;
         *job = (struct job){ .slot = (uint64_t *)(uintptr_t)slot, .bytes = bytes, .seed = seed };
         return (int)cuLaunchHostFunc(stream, run, job);
+}
+
+int kernels_stream_delay(void *stream, uint64_t usec) {
+        return launch(stream, delay_job, NULL, 0, usec);
 }
 
 int kernels_slot_fill(void *stream, void *slot, size_t bytes, uint64_t seed) {

@@ -12,6 +12,7 @@ PLACES = (("same namespaces", ()), ("Docker-like", DOCKER_LIKE))
 FENCED, LOOSE = "fenced", "loose"
 HANDOFF_USEC = 15  # what a handoff may take, there alone; here it is there and back
 MEMORY_S = 5
+DELAY_USEC = 20
 
 
 def place(agent, key):
@@ -40,16 +41,29 @@ def end(*agents):
         agent.end()
 
 
-def items(rig, daemon, name, modes, handle="cuda-fd", sandbox=(), device=0):
+def items(rig, daemon, name, modes, handle="cuda-fd", sandbox=(), device=0, delays=(0, 0)):
     """(words that were not the item's, items a second, items, bytes of each)"""
     n, size = (2000, 4 * KIB) if rig.dry else (100_000, 256 * KIB)
     producer, consumer, _ = pair(rig, daemon, name, 4096 + SLOTS * size, handle, sandbox, device)
-    for agent, verb, mode in ((consumer, "consume", modes[1]), (producer, "produce", modes[0])):
-        agent.tell(verb, "f", n, SLOTS, size, mode)
+    for agent, verb, mode, delay in ((consumer, "consume", modes[1], delays[1]), (producer, "produce", modes[0], delays[0])):
+        agent.tell(verb, "f", n, SLOTS, size, mode, delay)
     bad, usec = map(int, consumer.answer(100))
     producer.answer(100)
     end(producer, consumer)
     return bad, n / (usec / 1e6), n, size
+
+
+def who_is_late(rig, daemon, name, who, device=0):
+    """The other one is always early: with fences it waits, and without it meets another item."""
+    producing = who == "producer"
+    delays = (DELAY_USEC, 0) if producing else (0, DELAY_USEC)
+    modes = (FENCED, LOOSE) if producing else (LOOSE, FENCED)
+    bad, rate, n, _ = items(rig, daemon, f"{name}-fenced", (FENCED, FENCED), device=device, delays=delays)
+    yield (f"{n} items, the {who} {DELAY_USEC} µs late with each, with fences", f"{bad} words are another item's; {rate:.0f} items/s", "0",
+           bad == 0)
+    bad, _, n, _ = items(rig, daemon, f"{name}-loose", modes, device=device, delays=delays)
+    yield (f"{n} items, the {who} as late, and the other does not wait", f"{bad} words are another item's",
+           "more than 0: else the test shows nothing", bad > 0)
 
 
 def race(rig):
@@ -60,9 +74,8 @@ def race(rig):
             bad, rate, n, size = items(rig, daemon, f"race-{number}-{handle}", (FENCED, FENCED), handle, sandbox)
             yield (f"{n} items of {size_text(size)} through {SLOTS} slots by {handle}, {where}, with fences",
                    f"{bad} words are another item's; {rate:.0f} items/s", "0", bad == 0)
-    for name, modes in (("the consumer does not wait", (FENCED, LOOSE)), ("the producer does not wait", (LOOSE, FENCED))):
-        bad, _, n, _ = items(rig, daemon, f"race-{modes[0]}", modes)
-        yield f"{n} items, {name}", f"{bad} words are another item's", "more than 0: else the test shows nothing", bad > 0
+    for who in ("producer", "consumer"):
+        yield from who_is_late(rig, daemon, f"race-{who}", who)
     rig.stop(daemon)
 
 
@@ -191,8 +204,8 @@ def two_gpus(rig):
                    f"{bad} words are another item's; {rate:.0f} items/s", "0", bad == 0)
         except AgentError as error:
             yield f"fences over peer access by {handle}", f"refused: {error.code} {error.text}"[:300], "0 words", False
-    bad, _, n, _ = items(rig, daemon, "peer-loose", (FENCED, LOOSE), device=1)
-    yield f"{n} items, the consumer does not wait", f"{bad} words are another item's", "more than 0: else the test shows nothing", bad > 0
+    for who in ("producer", "consumer"):
+        yield from who_is_late(rig, daemon, f"peer-{who}", who, device=1)
     rig.stop(daemon)
 
 
