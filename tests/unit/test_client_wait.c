@@ -2,12 +2,16 @@
 /* Which call goes over which connection: what waits holds nobody up, leases stay where they were made, and threads share
  * one client. */
 #include <check.h>
+#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "client/client.h"
@@ -24,6 +28,7 @@
 
 /* Of a call that is not answered; long enough for one that is, on a busy machine. */
 #define SHORT_MS 1500
+#define CALLS 50
 
 static gpuipc_client *connect_to(struct fake *fake, int timeout_ms) {
         gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
@@ -52,6 +57,67 @@ static void waiting_answer(struct fake *fake, int peer, const char *call, void *
 static void grant_to(struct fake *fake, int peer, struct fake_broker *broker) {
         fake_broker_answer(fake, peer, "x.Open\"", broker);
 }
+
+/* ---- looking before sleeping ------------------------------------------------------------------------------ */
+
+static _Atomic int n_polls;
+
+/* In place of the C library's. */
+int ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask) {
+        struct timespec left = timeout ? *timeout : (struct timespec){ 0 };
+
+        atomic_fetch_add(&n_polls, 1);
+        return (int)syscall(SYS_ppoll, fds, n, timeout ? &left : NULL, mask, _NSIG / 8);
+}
+
+static int64_t own_usec(void) {
+        struct timespec t;
+
+        ck_assert_int_eq(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t), 0);
+        return t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static void ask_for_nothing(gpuipc_client *client) {
+        gpuipc_buffer *buffer;
+
+        ck_assert_int_eq(gpuipc_open_name(client, "absent", NULL, &buffer, NULL), GPUIPC_ERROR_NO_SUCH_BUFFER);
+}
+
+static bool most_are_not_slept_for(gpuipc_client *client) {
+        int before = atomic_load(&n_polls);
+
+        for (int i = 0; i < CALLS; i++)
+                ask_for_nothing(client);
+        return atomic_load(&n_polls) - before < CALLS / 2;
+}
+
+START_TEST(a_reply_that_is_there_soon_is_not_slept_for) {
+        struct fake_broker broker = { 0 };
+        struct fake *fake = fake_start(waiting_answer, &broker);
+        gpuipc_client *client = connect_to(fake, 0);
+
+        wait_for(most_are_not_slept_for(client));
+        gpuipc_client_free(client);
+        fake_stop(fake);
+}
+END_TEST
+
+START_TEST(a_long_wait_takes_no_processor) {
+        struct fake_broker broker = { 0 };
+        struct fake *fake = fake_start(waiting_answer, &broker);
+        gpuipc_client *client = connect_to(fake, SHORT_MS);
+        gpuipc_buffer *buffer;
+        int64_t began, spent;
+
+        ask_for_nothing(client);
+        began = own_usec();
+        ck_assert_int_eq(gpuipc_open_name(client, "slow", NULL, &buffer, NULL), GPUIPC_ERROR_TIMED_OUT);
+        spent = own_usec() - began;
+        ck_assert_int_lt(spent, SHORT_MS * 1000 / 5);
+        gpuipc_client_free(client);
+        fake_stop(fake);
+}
+END_TEST
 
 /* ---- one thread waits ------------------------------------------------------------------------------------- */
 
@@ -566,6 +632,8 @@ int main(void) {
         int failed;
 
         tcase_set_timeout(tcase, 30);
+        tcase_add_test(tcase, a_reply_that_is_there_soon_is_not_slept_for);
+        tcase_add_test(tcase, a_long_wait_takes_no_processor);
         tcase_add_test(tcase, wait_holds_nobody_up);
         tcase_add_test(tcase, what_is_there_needs_no_wait);
         tcase_add_test(tcase, allocate_waits_only_for_room);
