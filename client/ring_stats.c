@@ -19,6 +19,15 @@ static uint64_t lag(const struct ring *ring, unsigned member, uint64_t tail) {
         return ahead(ring, ring_cursor_ticket(cursor), tail);
 }
 
+/* A consumer that is let into a broadcast gets nothing before it has a cursor: until then it is not there. */
+static enum ring_life life_of(const struct ring *ring, const struct ring_member *place, uint64_t word) {
+        enum ring_life life = ring_member_life(word);
+        bool joins = ring->geometry.mode == RING_BROADCAST && ring_member_role(word) != RING_PRODUCER &&
+                     ring_cursor_state(ring_note(&place->cursor)) == RING_NOWHERE;
+
+        return life > RING_REAPED || (life == RING_ALIVE && joins) ? RING_VACANT : life;
+}
+
 uint64_t ring_peek_depth(struct ring *ring) {
         uint64_t head = ring_note(&ring->page->head), tail = ring_note(&ring->page->tail), most = 0;
 
@@ -39,7 +48,7 @@ void ring_stats(struct ring *ring, struct ring_stats *ret_stats) {
                 const struct ring_member *place = &ring->page->members[i];
                 uint64_t word = ring_note(&place->word);
                 ret_stats->members[i] = (struct ring_member_stats){
-                        .life = ring_member_life(word) <= RING_REAPED ? ring_member_life(word) : RING_VACANT,
+                        .life = life_of(ring, place, word),
                         .role = ring_member_role(word) == RING_PRODUCER ? RING_PRODUCER : RING_CONSUMER,
                         .generation = ring_member_generation(word),
                         .items = ring_note(&place->figures.items),

@@ -539,7 +539,7 @@ typedef struct gpuipc_channel_stats {
         uint64_t begun;     /* items since the channel was made */
         uint64_t depth;     /* of those, not yet taken by (all of) the consumers */
         int32_t closed;
-        int32_t n_members;
+        int32_t n_members;  /* a consumer of a broadcast once it gets what comes: when gpuipc_channel_attach() has returned */
         uint64_t sleeps, wakes; /* system calls that this member's ring made: to wait, and to wake others. 0 by gpuipc_channel_look() */
         gpuipc_channel_member members[GPUIPC_CHANNEL_MEMBERS];
 } gpuipc_channel_stats;

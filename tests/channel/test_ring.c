@@ -271,6 +271,31 @@ START_TEST(everyone_gets_everything) {
 }
 END_TEST
 
+/* Who sees a consumer there may count on its getting what comes from then on. */
+START_TEST(who_is_let_in_is_there_once_it_has_joined) {
+        bool broadcast = _i;
+        static struct ring_stats stats;
+        struct ring *late;
+        unsigned number;
+
+        pair_open(broadcast ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 2);
+        number = stage_admit(&stage, RING_CONSUMER);
+        ring_stats(producer, &stats);
+        ck_assert_int_eq(stats.members[number].life, broadcast ? RING_VACANT : RING_ALIVE);
+        ck_assert_int_eq(stats.members[ring_me(producer)].life, RING_ALIVE);
+        ck_assert_int_eq(stats.members[ring_me(consumer)].life, RING_ALIVE);
+        put(producer, 1);
+        late = stage_attach(&stage, number);
+        ring_stats(producer, &stats);
+        ck_assert_int_eq(stats.members[number].life, RING_ALIVE);
+        ck_assert_uint_eq(get(broadcast ? consumer : late), 1);
+        put(producer, 2);
+        ck_assert_uint_eq(get(late), 2);
+        ring_free(late);
+        pair_close();
+}
+END_TEST
+
 START_TEST(a_laggard_loses_the_oldest_and_is_told_how_many) {
         static struct ring_stats stats;
 
@@ -512,6 +537,7 @@ static void add_tests(TCase *tests) {
         tcase_add_test(tests, closed_is_the_end_once_it_is_empty);
         tcase_add_test(tests, fences_go_with_the_items);
         tcase_add_test(tests, everyone_gets_everything);
+        tcase_add_loop_test(tests, who_is_let_in_is_there_once_it_has_joined, 0, 2);
         tcase_add_test(tests, a_laggard_loses_the_oldest_and_is_told_how_many);
         tcase_add_test(tests, without_consumers_a_broadcast_goes_on);
         tcase_add_loop_test(tests, a_deadline_is_kept, 0, 2);
