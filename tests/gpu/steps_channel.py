@@ -15,6 +15,7 @@ PLACES = (("one namespace", ()), ("separate namespaces", DOCKER_LIKE))
 SIZES = ((256, 15), (64 * 3 * 224 * 224 * 4, 20))  # bytes, and the µs that a handoff may take
 ALTERNATIVES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_alternatives.py")
 TOLD_MS = 100
+DEATHS = 5
 SLEEPING = {"GPUIPC_CHANNEL_SPIN_USEC": "0"}
 
 
@@ -166,37 +167,46 @@ def gate(agent, name):
     agent.ask("queue", "wait", "gate", 1)
 
 
-def death(rig):
-    """A producer is killed that has published what its stream has not written."""
+def one_death(rig, down):
+    """A producer is killed that has published what its stream has not written: (whether the consumer's stream was busy, ms from SIGKILL
+    and from the producer's end until it was free, which items were told as broken)"""
     daemon = rig.daemon(memory="auto")
-    for down in (False, True):
-        producer, consumer = pair(rig, daemon, f"death-{down}", 4, 64 * KIB)
-        gate(producer, f"gate-{down}")
-        producer.ask("put", "c", 64 * KIB)
-        producer.ask("put", "c", 64 * KIB)
-        consumer.ask("get", "c")
-        busy = int(consumer.ask("busy")[0])
-        if down:
-            time.sleep(0.2)  # by then the consumer has been told who the producer is
-            daemon.kill()
-        consumer.tell("settle")
-        started = time.monotonic()
-        producer.kill()
-        producer.process.wait(timeout=20)
-        ended = time.monotonic()
-        consumer.answer(20)
-        told = time.monotonic()
-        broken = int(consumer.ask("broken", "c")[0])
-        consumer.ask("let", "c")
-        second = consumer.ask("get", "c")
-        where = "the daemon down" if down else "the daemon there"
-        yield (f"a producer killed with an unfinished fence, {where}: until the consumer's stream is free",
-               f"busy {busy}; {(told - started) * 1e3:.0f} ms after SIGKILL, {(told - ended) * 1e3:.1f} ms after its end",
-               f"busy 1, ≤ {TOLD_MS} ms after SIGKILL", busy == 1 and (told - started) * 1e3 <= TOLD_MS)
-        yield "… its items", f"taken before: broken {broken}; not taken: broken {second[0]}", "1, 1", (broken, second[0]) == (1, "1")
-        consumer.kill()
-        consumer.process.wait(timeout=20)
+    producer, consumer = pair(rig, daemon, "death", 4, 64 * KIB)
+    gate(producer, "gate")
+    producer.ask("put", "c", 64 * KIB)
+    producer.ask("put", "c", 64 * KIB)
+    consumer.ask("get", "c")
+    busy = int(consumer.ask("busy")[0])
+    if down:
+        time.sleep(0.2)  # by then the consumer has been told who the producer is
+        daemon.kill()
+    consumer.tell("settle")
+    started = time.monotonic()
+    producer.kill()
+    producer.process.wait(timeout=20)
+    ended = time.monotonic()
+    consumer.answer(20)
+    told = time.monotonic()
+    broken = int(consumer.ask("broken", "c")[0])
+    consumer.ask("let", "c")
+    second = int(consumer.ask("get", "c")[0])
+    consumer.kill()
+    consumer.process.wait(timeout=20)
     rig.clean()
+    return busy, (told - started) * 1e3, (told - ended) * 1e3, (broken, second)
+
+
+def death(rig):
+    """The driver takes its time to end a process that it knows, by steps of 50 ms: so several die."""
+    for down in (False, True):
+        busy, from_kill, from_end, broken = zip(*(one_death(rig, down) for _ in range(1 if rig.dry else DEATHS)))
+        median = sorted(from_kill)[len(from_kill) // 2]
+        where = "the daemon down" if down else "the daemon there"
+        yield (f"a producer killed with an unfinished fence, {where}: until the consumer's stream is free, each of {len(busy)}",
+               f"busy {min(busy)}; {', '.join(f'{ms:.0f}' for ms in from_kill)} ms after SIGKILL, at most {max(from_end):.1f} ms after its "
+               "end", f"busy 1, median ≤ {TOLD_MS} ms after SIGKILL", min(busy) == 1 and median <= TOLD_MS)
+        yield ("… its items, taken before and not taken: broken", ", ".join(f"{a} and {b}" for a, b in broken), "1 and 1 each",
+               set(broken) == {(1, 1)})
 
 
 def read_death(rig):

@@ -98,38 +98,58 @@ static _Noreturn void become_daemon(const struct gpuipcd *daemon, const struct g
         _exit(96);
 }
 
-/* What a real driver opens for itself with the first buffer, it may keep. */
-static void use_driver(const struct gpuipcd *daemon) {
+/* Lets a real driver open what it opens for itself with the first buffer, and may keep or open again: how many descriptors the daemon had
+ * with it that are not the buffer's or the client's. */
+static size_t use_driver(const struct gpuipcd *daemon) {
+        const size_t others = 2 + !memory_is_classic(); /* the connection, who is at its other end, and the buffer */
         _cleanup_free_ char *made = NULL, *lease = NULL, *done = NULL;
         struct raw raw = raw_connect(daemon->socket);
         char text[128];
+        size_t n;
 
         snprintf(text, sizeof(text), "{\"size\":1,\"handle\":\"%s\"}", memory_handle());
         made = raw_call_ok(&raw, "Allocate", text);
         lease = json_get(made, "parameters.lease");
         ck_assert_ptr_nonnull(lease);
+        n = fds_count(daemon->pid);
         snprintf(text, sizeof(text), "{\"lease\":\"%s\"}", lease);
         done = raw_call_ok(&raw, "Release", text);
         raw_close(&raw);
         wait_for(gpuipcd_status(daemon, "buffers") == 0);
+        ck_assert_uint_gt(n, others);
+        return n - others;
 }
 
-static void count_idle_fds(struct gpuipcd *daemon) {
-        /* A first client makes the daemon open what it opens only once. */
-        (void)gpuipcd_status(daemon, "sessions");
-        if (memory_is_real())
-                use_driver(daemon);
-        wait_for(gpuipcd_status(daemon, "sessions") == 1);
-        wait_for(!fds_have(daemon->pid, "pidfd")); /* of the client that asked */
+/* A first client makes the daemon open what it opens only once. */
+static size_t settled_fds(const struct gpuipcd *daemon) {
         int64_t deadline = deadline_in(WAIT_MS);
         unsigned pause_usec = 0;
-        size_t n, again = fds_count(daemon->pid);
+        size_t n, again;
+
+        wait_for(gpuipcd_status(daemon, "sessions") == 1);
+        wait_for(!fds_have(daemon->pid, "pidfd")); /* of the client that asked */
+        again = fds_count(daemon->pid);
         do {
                 n = again;
                 wait_pause(&pause_usec);
                 again = fds_count(daemon->pid);
         } while ((n != again || pause_usec < 5000) && now_ms() < deadline);
-        daemon->idle_fds = n;
+        return n;
+}
+
+static void count_idle_fds(struct gpuipcd *daemon) {
+        size_t seen[3];
+
+        daemon->idle_fds = daemon->idle_fds_most = settled_fds(daemon);
+        if (!memory_is_real())
+                return;
+        seen[0] = daemon->idle_fds;
+        seen[1] = use_driver(daemon);
+        seen[2] = settled_fds(daemon);
+        for (size_t i = 0; i < ELEMENTSOF(seen); i++) {
+                daemon->idle_fds = seen[i] < daemon->idle_fds ? seen[i] : daemon->idle_fds;
+                daemon->idle_fds_most = seen[i] > daemon->idle_fds_most ? seen[i] : daemon->idle_fds_most;
+        }
 }
 
 struct gpuipcd *gpuipcd_start(const struct gpuipcd_options *options) {
@@ -271,8 +291,9 @@ void gpuipcd_wait_idle(const struct gpuipcd *daemon) {
         wait_for(gpuipcd_status(daemon, "buffers") == 0);
         wait_for(gpuipcd_status(daemon, "devices.0.brokered_bytes") == 0);
         wait_for(gpuipcd_status(daemon, "devices.0.draining_bytes") == 0);
+        wait_for(memory_is_host() || gpuipcd_status(daemon, "devices.0.spare_bytes") == 0);
         wait_for(gpuipcd_status(daemon, "sessions") == 1);
-        fds_wait_count(daemon->pid, daemon->idle_fds, "the idle gpuipcd");
+        fds_wait_count(daemon->pid, daemon->idle_fds, daemon->idle_fds_most, "the idle gpuipcd");
 }
 
 long gpuipcd_memory_kb(const struct gpuipcd *daemon, const char *field) {

@@ -29,7 +29,8 @@ struct gpuipcd {
         int notify_fd;     /* what the daemon believes to be its manager */
         char notify_path[96];
         struct fds before; /* this process's descriptors at the start */
-        size_t idle_fds;   /* the daemon's own with no client, after a first one came and went */
+        /* The daemon's own with no client, after a first one came and went: where a real driver opens some for itself, from and to. */
+        size_t idle_fds, idle_fds_most;
 };
 
 struct gpuipcd_options {

@@ -23,8 +23,8 @@ bool fds_have(pid_t pid, const char *what);
 /* Fails and prints both lists when their numbers differ. */
 void fds_assert_same(const struct fds *before, const struct fds *after, const char *whose);
 
-/* Waits until the process has `n`; fails and prints its list otherwise. */
-void fds_wait_count(pid_t pid, size_t n, const char *whose);
+/* Waits until the process has `least` to `most`; fails and prints its list otherwise. */
+void fds_wait_count(pid_t pid, size_t least, size_t most, const char *whose);
 
 /* Around a piece of a test: this process must own as many descriptors after it as before. */
 #define check_fd_count_begin() struct fds _fds_before = fds_of(0)
