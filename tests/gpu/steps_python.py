@@ -175,10 +175,8 @@ def compare(rig):
         driver.kill()
         driver.wait()
         driver.stdout.close()
-    wait_for(lambda: daemon.status()["buffers"] == 0 or rig.dry, "an empty ledger")
-    rig.things.remove(daemon)
-    rig.keep_log(daemon)
-    daemon.kill()
+    wait_for(lambda: daemon.status()["buffers"] == 0, "an empty ledger")
+    rig.stop(daemon)
 
 
 STEPS = [Step("python-suite", 85, without_torch(run_suites)), Step("python-deaths", 100, without_torch(deaths)),

@@ -87,8 +87,7 @@ class QueueTest(TorchTest):
         tensor = outbox.get(timeout=60)
         self.assertEqual(tensor.sum().item(), 7000)
         del tensor
-        for buffer in self.buffers():
-            self.client.free(id=buffer.id)
+        wait_for(lambda: not self.buffers(), "the memory back, though it was to be kept for a minute")
 
     def test_consumer_may_die(self):
         inbox, ready = self.context.Queue(), self.context.Queue()

@@ -74,7 +74,8 @@ class PackageTest(BooksTest):
         super().tearDown()
 
     def environment_of_programs(self):
-        return {**os.environ, "GPUIPC_SOCKET": self.daemon.socket, "PYTHONPATH": PACKAGE}
+        # Python 3.12 and later warn of each fork() beside threads, of which the library has one.
+        return {**os.environ, "GPUIPC_SOCKET": self.daemon.socket, "PYTHONPATH": PACKAGE, "PYTHONWARNINGS": "ignore::DeprecationWarning"}
 
     def start(self, code, *arguments, python=sys.executable):
         """A program of Python's own process: its text."""

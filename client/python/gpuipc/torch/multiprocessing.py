@@ -160,6 +160,9 @@ def _rebuild(socket: str, id: str, is_card: bool, parameter: bool, requires_grad
         # Once: with that the sender lets go of it.
         buffer = client.open(id=id, access="ro" if is_card else "rw")
         tensor = share.through(client, buffer) if is_card else share.directly(buffer)
+        # The sender may have ended, and what it sent be kept for nobody. Another user's is not this one's to give up.
+        with contextlib.suppress(errors.Error):
+            client.free(id=id)
     except errors.NoSuchBufferError as error:
         raise errors.NoSuchBufferError(
             f"The tensor that was sent is gone ({error.message.rstrip('.')}): it was received before, it was given up, or the process that "
