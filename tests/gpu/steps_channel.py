@@ -196,15 +196,37 @@ def one_death(rig, down):
     return busy, (told - started) * 1e3, (told - ended) * 1e3, (broken, second)
 
 
+def bare_death(rig):
+    """ms until a process has ended that has a stuck stream and no channel: what the driver takes."""
+    daemon = rig.daemon(memory="auto")
+    agent = rig.agent(daemon.socket)
+    agent.ask("device", 0)
+    agent.ask("stream")
+    gate(agent, "gate")
+    started = time.monotonic()
+    agent.kill()
+    agent.process.wait(timeout=20)
+    spent = (time.monotonic() - started) * 1e3
+    rig.clean()
+    return spent
+
+
+def listed(times):
+    return ", ".join(f"{ms:.0f}" for ms in times)
+
+
 def death(rig):
-    """The driver takes its time to end a process that it knows, by steps of 50 ms: so several die."""
+    """Dead is who has ended. The driver takes its time for that, by steps of 50 ms, so several die."""
+    deaths = 1 if rig.dry else DEATHS
+    yield (f"a process with a stuck stream killed, no channel: until it has ended, each of {deaths}",
+           f"{listed(bare_death(rig) for _ in range(deaths))} ms after SIGKILL", "", None)
     for down in (False, True):
-        busy, from_kill, from_end, broken = zip(*(one_death(rig, down) for _ in range(1 if rig.dry else DEATHS)))
-        median = sorted(from_kill)[len(from_kill) // 2]
+        busy, from_kill, from_end, broken = zip(*(one_death(rig, down) for _ in range(deaths)))
         where = "the daemon down" if down else "the daemon there"
-        yield (f"a producer killed with an unfinished fence, {where}: until the consumer's stream is free, each of {len(busy)}",
-               f"busy {min(busy)}; {', '.join(f'{ms:.0f}' for ms in from_kill)} ms after SIGKILL, at most {max(from_end):.1f} ms after its "
-               "end", f"busy 1, median ≤ {TOLD_MS} ms after SIGKILL", min(busy) == 1 and median <= TOLD_MS)
+        yield (f"a producer killed with an unfinished fence, {where}: until the consumer's stream is free, each of {deaths}",
+               f"busy {min(busy)}; at most {max(from_end):.1f} ms after its end", f"busy 1, ≤ {TOLD_MS} ms after its end",
+               min(busy) == 1 and max(from_end) <= TOLD_MS)
+        yield "… with the driver's time to end it", f"{listed(from_kill)} ms after SIGKILL", "", None
         yield ("… its items, taken before and not taken: broken", ", ".join(f"{a} and {b}" for a, b in broken), "1 and 1 each",
                set(broken) == {(1, 1)})
 

@@ -44,9 +44,10 @@ def alarm(*_):
 class Report:
     """Rows as they come, shown and written at once, so that what is cut off leaves what it had."""
 
-    def __init__(self, rig, directory):
+    def __init__(self, rig, directory, wanted):
         self.rig, self.rows = rig, []
-        self.path = f"{directory}/RESULTS{'' if rig.part == 'one' else '-' + rig.part}{'-dry' if rig.dry else ''}.md"
+        named = wanted or ([] if rig.part == "one" else [rig.part])
+        self.path = f"{directory}/{'-'.join(['RESULTS', *named, *(['dry'] if rig.dry else [])])}.md"
         self.head = head_of(rig)
 
     def add(self, step, what, figure, target, good):
@@ -136,7 +137,7 @@ def main():
     directory = os.environ["OUT"]
     with open(f"{directory}/tier-{part}.log", "w", encoding="utf-8", errors="replace") as log:
         rig = Rig(part, dry, log)
-        report = Report(rig, directory)
+        report = Report(rig, directory, wanted)
         print("\n".join(report.head), flush=True)
         began = time.monotonic()
         for step in steps:
