@@ -6,9 +6,9 @@
 #     tests/gpu/run.sh --dry [PART] [STEP...]    on the fakes, as far as they go
 #
 # The parts, all of one GPU but the last: one (default: the daemon, libgpuipc, gpuipcctl), python (the package with PyTorch), pipeline
-# (preprocessing and training), two. Writes RESULTS.md (RESULTS-PART.md of the others, RESULTS-STEP.md where steps are named), a log and the
-# daemons' words to $OUT (default: build/gpu/out). Ends in under nine minutes with 0 when every figure met its target. The steps channel-pace-minute and peer-pipeline run
-# only when they are named.
+# (preprocessing and training), two. Writes RESULTS.md (RESULTS-PART.md of the others, RESULTS-STEP.md where steps are named), a log and
+# the daemons' words to $OUT (default: build/gpu/out). Ends in under nine minutes with 0 when every figure met its target. The steps
+# channel-pace-minute and peer-pipeline run only when they are named.
 set -eu
 cd "$(dirname "$0")/../.."
 dry=
