@@ -334,6 +334,19 @@ class TwoGpusTest(TorchTest):
             self.assertEqual(child.ask("(str(got.device), got.sum().item())"), ["cuda:0", tensor.sum().item()])
             child.end()
 
+    def test_copied_between(self):
+        """PyTorch has the source's GPU copy, and memory of the daemon's is mapped for its own GPU alone."""
+        here = torch.arange(100_000, device="cuda:0")
+        with gpuipc.torch.put(torch.zeros(100_000, dtype=torch.int64, device="cuda:1"), "there") as share:
+            got = gpuipc.torch.get("there")
+            with self.assertRaisesRegex(RuntimeError, "invalid argument"):
+                share.tensor.copy_(here)
+                torch.cuda.synchronize(0)
+            share.tensor.copy_(here.to("cuda:1"))
+            torch.cuda.synchronize(1)
+            self.assertTrue(torch.equal(got.to("cuda:0"), here))
+            del got
+
     def test_pool(self):
         """A pool is of the GPU that was named or was current, whichever is when it is used."""
         with torch.cuda.device(1):

@@ -13,10 +13,9 @@ list, {"d": {...}} a dict; numbers, strings, true, false and null are themselves
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Callable, Optional, Union
+from typing import Any, Optional, Union
 
 import torch
 
@@ -24,166 +23,19 @@ from .. import errors
 from ..array import Array
 from ..channel import Channel, ChannelStats, Item
 from ..client import Client
-from ..errors import LayoutError
-from ..layout import Layout, row_major
+from ..layout import Layout
 from . import _compat
+from ._batch import Plan, grow, key_of, layouts_of, leaves
 from ._clients import client_for
 
-VERSION = 1
-ALIGNMENT = 256
-_PLAIN = (str, int, float, bool, type(None))
 _REMEMBERED = 1024  # plans, and views of slots
-
-
-# ---- batches and how they are written down ----
-
-
-def _walk(batch: Any, leaf: Callable[[torch.Tensor], Any], where: str = "batch") -> Any:
-    """The tree of a batch, `leaf` called for each tensor."""
-    if isinstance(batch, torch.Tensor):
-        return leaf(batch)
-    if isinstance(batch, _PLAIN):
-        return batch
-    if type(batch) is tuple:
-        return {"u": [_walk(each, leaf, f"{where}[{i}]") for i, each in enumerate(batch)]}
-    if type(batch) is list:
-        return [_walk(each, leaf, f"{where}[{i}]") for i, each in enumerate(batch)]
-    if isinstance(batch, dict):
-        wrong = next((key for key in batch if not isinstance(key, str)), None)
-        if wrong is not None:
-            raise TypeError(f"{where}: the key {wrong!r} is no str")
-        return {"d": {key: _walk(each, leaf, f"{where}[{key!r}]") for key, each in batch.items()}}
-    raise TypeError(f"{where}: tensors in tuples, lists and dicts are sent, with numbers and strings, not {type(batch).__name__}")
-
-
-def _grow(tree: Any, tensors: list[torch.Tensor]) -> Any:
-    """A batch of its tree."""
-    if isinstance(tree, _PLAIN):
-        return tree
-    if isinstance(tree, list):
-        return [_grow(each, tensors) for each in tree]
-    if isinstance(tree, dict) and len(tree) == 1:
-        ((kind, inside),) = tree.items()
-        if kind == "t" and isinstance(inside, int) and 0 <= inside < len(tensors):
-            return tensors[inside]
-        if kind == "u" and isinstance(inside, list):
-            return tuple(_grow(each, tensors) for each in inside)
-        if kind == "d" and isinstance(inside, dict):
-            return {key: _grow(each, tensors) for key, each in inside.items()}
-    raise LayoutError("meta: the tree of a batch makes no sense.", subject="meta")
-
-
-def cloned(batch: Any) -> Any:
-    """The same with tensors of its own."""
-    tensors: list[torch.Tensor] = []
-
-    def clone(tensor: torch.Tensor) -> Any:
-        tensors.append(tensor.clone())
-        return {"t": len(tensors) - 1}
-
-    return _grow(_walk(batch, clone), tensors)
-
-
-def _key(batch: Any) -> Any:
-    """Equal for batches that lie alike in a slot and have equal numbers and strings; to be hashed."""
-    if isinstance(batch, torch.Tensor):
-        if batch.layout != torch.strided:
-            _compat.plain(batch)
-        return batch.dtype, batch.shape, batch.stride()
-    if isinstance(batch, (tuple, list)):
-        return type(batch), tuple([_key(each) for each in batch])
-    if isinstance(batch, dict):
-        return dict, tuple([(key, _key(each)) for key, each in batch.items()])
-    return type(batch), batch if isinstance(batch, _PLAIN) else id(batch)
-
-
-def _leaves(batch: Any, into: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors of a batch, in the order of its tree."""
-    if isinstance(batch, torch.Tensor):
-        into.append(batch)
-    elif isinstance(batch, (tuple, list)):
-        for each in batch:
-            _leaves(each, into)
-    elif isinstance(batch, dict):
-        for each in batch.values():
-            _leaves(each, into)
-    return into
-
-
-class Plan:
-    """Where the tensors of a batch lie in a slot.
-
-    Attributes:
-        layouts: of each, row-major or as it lies where that is without gaps.
-        tree: the batch with {"t": i} in place of tensor i.
-        meta: the item's metadata, and `text`, the same as JSON.
-        device: the first tensor's.
-        nbytes: what a slot must have room for.
-    """
-
-    def __init__(self, batch: Any) -> None:
-        self.layouts: list[Layout] = []
-        self.device: Optional[torch.device] = None
-        self.nbytes = 0
-        self.tree = _walk(batch, self._add)
-        if not self.layouts:
-            raise TypeError("batch: there is no tensor in it")
-        if self.tree == {"t": 0}:
-            self.meta = self.layouts[0].to_meta()
-        else:
-            self.meta = {"batch": {"v": VERSION, "tensors": [self._written(layout) for layout in self.layouts], "tree": self.tree}}
-        self.text = json.dumps(self.meta, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
-
-    def _add(self, tensor: torch.Tensor) -> Any:
-        if tensor.device.type != "meta":
-            tensor = _compat.plain(tensor)
-        like = _compat.copy_layout(tensor)
-        start = (self.nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        self.layouts.append(Layout(like.dtype, like.shape, like.strides, start))
-        self.device = self.device or tensor.device
-        self.nbytes = max(self.nbytes, self.layouts[-1].end)
-        return {"t": len(self.layouts) - 1}
-
-    @staticmethod
-    def _written(layout: Layout) -> list[Any]:
-        row: list[Any] = [layout.dtype, list(layout.shape), layout.offset]
-        return row if layout.strides == row_major(layout.shape) else [*row, list(layout.strides)]
-
-    def check(self, channel: Channel) -> None:
-        """Raises InvalidParameterError where a slot, or its metadata, is too small."""
-        if self.nbytes > channel.slot_bytes:
-            raise errors.InvalidParameterError(f"batch: {self.nbytes} bytes do not fit into a slot of {channel.slot_bytes}. Make the "
-                                               "channel with a larger slot_bytes.", subject="batch")
-        if len(self.text) > channel.meta_bytes:
-            raise errors.InvalidParameterError(f"batch: its description takes {len(self.text)} bytes, and an item of this channel has "
-                                               f"{channel.meta_bytes} for that. Send fewer tensors at once, or shorter names.",
-                                               subject="batch")
-
-
-def _layouts_of(item: Item) -> tuple[list[Layout], Any]:
-    meta = item.meta
-    if "batch" not in meta:
-        return [Layout.from_meta(meta, item.size)], {"t": 0}
-    batch = meta["batch"]
-    if not isinstance(batch, dict) or batch.get("v") != VERSION or not isinstance(batch.get("tensors"), list):
-        raise LayoutError(f"meta: a batch that this package, which reads version {VERSION}, does not understand.", subject="meta")
-    layouts = []
-    for row in batch["tensors"]:
-        if not isinstance(row, list) or len(row) not in (3, 4):
-            raise LayoutError("meta: a tensor of a batch makes no sense.", subject="meta")
-        layout = Layout.of(row[0], row[1], row[3] if len(row) == 4 else None, row[2])
-        layout.check(item.size)
-        layouts.append(layout)
-    return layouts, batch.get("tree")
+_AS_IT_IS = contextlib.nullcontext()
 
 
 def _raw(item: Item) -> torch.Tensor:
     # Not item.array(), which would note in a producer's item that it is bytes.
     raw: torch.Tensor = Array(item._memory(), Layout.of("uint8", (item.size,))).torch()
     return raw
-
-
-# ---- the channel ----
 
 
 class Received:
@@ -202,7 +54,7 @@ class Received:
     def release(self) -> None:
         """The slot may be written to again once what was given to the current stream before is done. May be called again."""
         self.batch = None
-        self.item.release(self._channel.stream)
+        self._channel._release(self.item)
 
 
 class TensorChannel:
@@ -242,7 +94,7 @@ class TensorChannel:
         return int(torch.cuda.current_stream(self.device).cuda_stream) if self._on_gpu else 0
 
     def _plan(self, batch: Any) -> tuple[Any, Plan]:
-        key = _key(batch)
+        key = key_of(batch)
         plan = self._plans.get(key)
         if plan is None:
             plan = Plan(batch)
@@ -274,15 +126,33 @@ class TensorChannel:
         known = self._views.get(key) if not item.broken else None
         if known is None:
             item.pointer  # noqa: B018 - of a broken one this raises
-            layouts, tree = _layouts_of(item)
+            layouts, tree = layouts_of(item)
             known = self._tensors(key, item, layouts), tree
-            _grow(tree, known[0])
+            grow(tree, known[0])
             self._views[key] = known
         tensors, tree = known
-        return _grow(tree, [tensor.detach() for tensor in tensors])  # what the user does to the objects themselves stays his
+        return grow(tree, [tensor.detach() for tensor in tensors])  # what the user does to the objects themselves stays his
+
+    def _current(self) -> Any:
+        """The channel's GPU is current within: each GPU's default stream has the handle 0, which means the current one's."""
+        elsewhere = self._on_gpu and torch.cuda.current_device() != self.device.index
+        return torch.cuda.device(self.device) if elsewhere else _AS_IT_IS
+
+    def _begin(self, timeout: Optional[float]) -> Item:
+        with self._current():
+            return self.channel.item(timeout, stream=self.stream)
 
     def _publish(self, item: Item, plan: Plan) -> None:
-        item._finish("gpuipc_channel_publish", plan.nbytes, plan.text, len(plan.text), self.stream)
+        with self._current():
+            item._finish("gpuipc_channel_publish", plan.nbytes, plan.text, len(plan.text), self.stream)
+
+    def _take(self, timeout: Optional[float]) -> Item:
+        with self._current():
+            return self.channel.take(timeout, stream=self.stream)
+
+    def _release(self, item: Item) -> None:
+        with self._current():
+            item.release(self.stream)
 
     def _give_up(self, item: Item) -> None:
         if item.in_hand:
@@ -306,9 +176,9 @@ class TensorChannel:
             TimedOutError; ClosedError; InvalidParameterError: it does not fit.
         """
         key, plan = self._plan(like)
-        item = self.channel.item(timeout, stream=self.stream)
+        item = self._begin(timeout)
         try:
-            yield _grow(plan.tree, [tensor.detach() for tensor in self._in_slot(key, plan, item)])
+            yield grow(plan.tree, [tensor.detach() for tensor in self._in_slot(key, plan, item)])
             self._publish(item, plan)
         except BaseException:
             self._give_up(item)
@@ -323,10 +193,13 @@ class TensorChannel:
             InvalidParameterError: it does not fit. TypeError: there is something else in it.
         """
         key, plan = self._plan(batch)
-        item = self.channel.item(timeout, stream=self.stream)
+        item = self._begin(timeout)
         try:
             with torch.no_grad():
-                for into, tensor in zip(self._in_slot(key, plan, item), _leaves(batch, [])):
+                for into, tensor in zip(self._in_slot(key, plan, item), leaves(batch, [])):
+                    if tensor.is_cuda and self._on_gpu and tensor.device != self.device:
+                        # Between GPUs PyTorch has the tensor's own copy, which does not reach the slot.
+                        tensor = tensor.to(self.device, non_blocking=True)
                     into.copy_(tensor, non_blocking=tensor.is_cuda)  # of host memory the caller may make the next
             self._publish(item, plan)
         except BaseException:
@@ -344,11 +217,11 @@ class TensorChannel:
             TimedOutError; ClosedError: the channel was ended, and is empty; BrokenItemError: its producer died before it was whole, and
             the next can be received.
         """
-        item = self.channel.take(timeout, stream=self.stream)
+        item = self._take(timeout)
         try:
             return Received(self, item)
         except BaseException:
-            item.release(self.stream)
+            self._release(item)
             raise
 
     def __iter__(self) -> Iterator[Any]:

@@ -9,7 +9,8 @@ from typing import Any, Optional, Union
 
 from .. import errors
 from ..client import Client
-from .channel import TensorChannel, attach, cloned
+from ._batch import cloned
+from .channel import TensorChannel, attach
 
 _EPOCH = "epoch"
 
@@ -47,7 +48,7 @@ def end_epoch(channel: TensorChannel, batches: int = 0, timeout: Optional[float]
     if channel.channel.kind == "queue" and consumers > 1:
         raise ValueError(f"the channel is a queue with {consumers} consumers, and the end of an epoch would reach one of them: have a "
                          "channel for each, or a broadcast")
-    with channel.channel.item(timeout, stream=channel.stream) as item:
+    with channel._current(), channel.channel.item(timeout, stream=channel.stream) as item:
         item.meta = {_EPOCH: batches}
         item.publish(0, stream=channel.stream)
 
@@ -105,7 +106,7 @@ class ChannelLoader:
     def __iter__(self) -> Iterator[Any]:
         while True:
             try:
-                item = self.channel.channel.take(self._timeout, stream=self.channel.stream)
+                item = self.channel._take(self._timeout)
             except errors.ClosedError:
                 self._over = True
                 return
@@ -123,7 +124,7 @@ class ChannelLoader:
                 else:
                     yield batch
             finally:
-                item.release(self.channel.stream)
+                self.channel._release(item)
             if self._copy:
                 yield batch
             del batch
