@@ -18,6 +18,7 @@
 #include "client/deadline.h"
 #include "pair.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 /* ---- joining ---------------------------------------------------------------------------------------------- */
@@ -552,14 +553,9 @@ static void add_tests(TCase *tests) {
 int main(void) {
         Suite *suite = suite_create("ring");
         TCase *tests = tcase_create("ring");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_set_timeout(tests, 30);
         add_tests(tests);
         suite_add_tcase(suite, tests);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed > 0;
+        return suite_run(suite);
 }

@@ -44,6 +44,7 @@ static void step(const char *what) {
 #include "client/ring_wait.c"
 
 #include "stage.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define N_SLOTS 4
@@ -391,8 +392,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("ring_deaths");
         TCase *tests = tcase_create("deaths");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_set_timeout(tests, 60);
         tcase_add_checked_fixture(tests, setup, teardown);
@@ -401,8 +400,5 @@ int main(void) {
         tcase_add_loop_test(tests, one_killed_asleep_is_woken_by_nobody, 0, 4);
         tcase_add_loop_test(tests, one_dies_in_the_thick_of_it, 0, 4);
         suite_add_tcase(suite, tests);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed > 0;
+        return suite_run(suite);
 }

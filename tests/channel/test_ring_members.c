@@ -7,6 +7,7 @@
 
 #include "client/deadline.h"
 #include "pair.h"
+#include "tests/support/suite.h"
 
 /* ---- deaths ----------------------------------------------------------------------------------------------- */
 
@@ -310,14 +311,9 @@ static void add_tests(TCase *tests) {
 int main(void) {
         Suite *suite = suite_create("ring_members");
         TCase *tests = tcase_create("members");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_set_timeout(tests, 30);
         add_tests(tests);
         suite_add_tcase(suite, tests);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed > 0;
+        return suite_run(suite);
 }

@@ -36,6 +36,7 @@ static void *give_ring(size_t n);
 #include "client/ring_reap.c"
 #include "client/ring_stats.c"
 #include "client/ring_wait.c"
+#include "tests/support/suite.h"
 
 #define SLOTS_MAX 3
 #define TICKETS_MAX 8
@@ -532,15 +533,10 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("ring_model");
         TCase *tests = tcase_create("model");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_set_timeout(tests, 120);
         tcase_add_loop_test(tests, every_interleaving_keeps_the_rules, 0, N_SCENES);
         tcase_add_loop_test(tests, without_a_rule_something_breaks, 0, (int)(sizeof(needs) / sizeof(*needs)));
         suite_add_tcase(suite, tests);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed > 0;
+        return suite_run(suite);
 }

@@ -12,6 +12,7 @@
 
 #include "client/deadline.h"
 #include "stage.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define N_ROUNDS 60
@@ -167,14 +168,9 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("ring_scribble");
         TCase *tests = tcase_create("scribble");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_set_timeout(tests, 60);
         tcase_add_loop_test(tests, whatever_is_written_members_keep_their_memory, 0, 4);
         suite_add_tcase(suite, tests);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed > 0;
+        return suite_run(suite);
 }

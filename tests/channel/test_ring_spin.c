@@ -9,6 +9,7 @@
 #include "client/deadline.h"
 #include "client/ring.h"
 #include "pair.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define MS INT64_C(1000)
@@ -141,8 +142,6 @@ START_TEST(looking_in_vain_is_paid_for) {
 int main(void) {
         Suite *suite = suite_create("ring_spin");
         TCase *tests = tcase_create("spin");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_set_timeout(tests, 60);
         tcase_add_test(tests, one_that_looks_makes_no_call_and_causes_none);
@@ -150,8 +149,5 @@ int main(void) {
         tcase_add_test(tests, long_waits_are_slept_through);
         tcase_add_test(tests, looking_in_vain_is_paid_for);
         suite_add_tcase(suite, tests);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed > 0;
+        return suite_run(suite);
 }

@@ -13,6 +13,7 @@
 
 #include "client/deadline.h"
 #include "stage.h"
+#include "tests/support/suite.h"
 
 #define SIDE_MAX 8
 #define PATIENCE_MS 100000
@@ -257,14 +258,9 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("ring_stress");
         TCase *tests = tcase_create("stress");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_set_timeout(tests, 120);
         tcase_add_loop_test(tests, nothing_is_lost_nor_doubled, 0, N_RUNS * 2);
         suite_add_tcase(suite, tests);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed > 0;
+        return suite_run(suite);
 }

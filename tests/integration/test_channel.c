@@ -16,6 +16,7 @@
 #include "proto/cleanup.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/suite.h"
 
 #define NAME "flow"
 #define ACTORS_MAX 8
@@ -468,8 +469,6 @@ START_TEST(deaths_while_the_daemon_is_down) {
 int main(void) {
         Suite *suite = suite_create("channel");
         TCase *tests = tcase_create("channel"), *alone = tcase_create("alone");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_set_timeout(tests, 120);
         tcase_add_checked_fixture(tests, setup, teardown);
@@ -486,8 +485,5 @@ int main(void) {
         tcase_add_test(alone, one_that_is_kicked_is_told);
         tcase_add_loop_test(alone, deaths_while_the_daemon_is_down, 0, 3);
         suite_add_tcase(suite, alone);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed != 0;
+        return suite_run(suite);
 }

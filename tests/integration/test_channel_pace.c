@@ -15,6 +15,7 @@
 #include "library.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/suite.h"
 
 #define NAME "pace"
 #define SLOTS 4
@@ -299,15 +300,10 @@ static void teardown(void) {
 int main(void) {
         Suite *suite = suite_create("channel_pace");
         TCase *tests = tcase_create("pace");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_set_timeout(tests, 200);
         tcase_add_checked_fixture(tests, setup, teardown);
         tcase_add_test(tests, a_producer_is_held_to_its_consumers_pace);
         suite_add_tcase(suite, tests);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed != 0;
+        return suite_run(suite);
 }

@@ -14,6 +14,7 @@
 #include "library.h"
 #include "proto/cleanup.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/suite.h"
 
 #define SIZE (300 * KIB + 5)
 
@@ -456,7 +457,6 @@ START_TEST(child_of_a_client) {
 int main(void) {
         Suite *suite = suite_create("library");
         TCase *tcase = tcase_create("life"), *unkept = tcase_create("kick");
-        int failed;
 
         tcase_set_timeout(tcase, 30);
         tcase_add_checked_fixture(tcase, setup, teardown);
@@ -475,10 +475,5 @@ int main(void) {
         tcase_add_checked_fixture(unkept, setup, NULL);
         tcase_add_test(unkept, kicked_session_is_told);
         suite_add_tcase(suite, unkept);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

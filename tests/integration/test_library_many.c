@@ -13,6 +13,7 @@
 #include "library.h"
 #include "proto/cleanup.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/suite.h"
 
 #define N_LEASES 500
 #define N_THREADS 8
@@ -352,7 +353,6 @@ START_TEST(threads_share_one_client) {
 int main(void) {
         Suite *suite = suite_create("library_many");
         TCase *tcase = tcase_create("many");
-        int failed;
 
         tcase_set_timeout(tcase, 60);
         tcase_add_checked_fixture(tcase, setup, teardown);
@@ -364,10 +364,5 @@ int main(void) {
         tcase_add_test(tcase, wait_for_quota_ends_with_a_release_by_the_same_client);
         tcase_add_test(tcase, threads_share_one_client);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -11,6 +11,7 @@
 
 #include "library.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/suite.h"
 
 #define SIZE (INT64_C(5) << 20)
 
@@ -411,7 +412,6 @@ START_TEST(not_kept_when_it_cannot_be_mapped) {
 int main(void) {
         Suite *suite = suite_create("pool");
         TCase *tcase = tcase_create("pool");
-        int failed;
 
         tcase_set_timeout(tcase, 60);
         tcase_add_checked_fixture(tcase, setup, teardown);
@@ -428,10 +428,5 @@ int main(void) {
         if (!memory_is_host())
                 tcase_add_test(tcase, work_under_way_is_waited_for);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -11,6 +11,7 @@
 #include "office.h"
 #include "proto/cleanup.h"
 #include "tests/support/json.h"
+#include "tests/support/suite.h"
 
 #define CAPACITY (INT64_C(256) << 20)
 #define CALL(method, parameters) "{\"method\":\"io.gpuipc.Broker." method "\",\"parameters\":{" parameters "}}"
@@ -324,7 +325,7 @@ START_TEST(unwritten_reply_keeps_its_descriptor) {
 int main(void) {
         Suite *suite = suite_create("beats");
         TCase *tcase = tcase_create("beats");
-        int n = (int)ELEMENTSOF(works), failed;
+        int n = (int)ELEMENTSOF(works);
 
         tcase_set_timeout(tcase, 30);
         tcase_add_loop_test(tcase, death_at_each_moment_of_work, 0, 2 * n * N_MOMENTS * N_DEATHS);
@@ -334,10 +335,5 @@ int main(void) {
         tcase_add_test(tcase, those_behind_a_dead_one_are_served);
         tcase_add_test(tcase, unwritten_reply_keeps_its_descriptor);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

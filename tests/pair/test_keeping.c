@@ -10,6 +10,7 @@
 #include "office.h"
 #include "proto/cleanup.h"
 #include "tests/support/json.h"
+#include "tests/support/suite.h"
 
 #define CALL(method, parameters) "{\"method\":\"io.gpuipc.Broker." method "\",\"parameters\":{" parameters "}}"
 #define ALLOCATE CALL("Allocate", "\"size\":5000,\"name\":\"new\"")
@@ -239,7 +240,6 @@ START_TEST(full) {
 int main(void) {
         Suite *suite = suite_create("keeping");
         TCase *tcase = tcase_create("keeping");
-        int failed;
 
         tcase_set_timeout(tcase, 30);
         tcase_add_loop_test(tcase, nobody_is_told_before_it_is_stored, 0, 2);
@@ -251,10 +251,5 @@ int main(void) {
         tcase_add_test(tcase, one_barrier_for_many);
         tcase_add_test(tcase, full);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -9,6 +9,7 @@
 #include "office.h"
 #include "proto/cleanup.h"
 #include "tests/support/json.h"
+#include "tests/support/suite.h"
 
 #define CALL(method, parameters) "{\"method\":\"io.gpuipc.Broker." method "\",\"parameters\":{" parameters "}}"
 #define USUAL CALL("Allocate", "\"size\":5000")
@@ -530,8 +531,6 @@ START_TEST(its_end_is_told_to_the_timer) {
 int main(void) {
         Suite *suite = suite_create("spare");
         TCase *tests = tcase_create("spare");
-        SRunner *runner;
-        int n_failed;
 
         tcase_set_timeout(tests, 30);
         tcase_add_test(tests, it_is_taken_without_any_work);
@@ -555,9 +554,5 @@ int main(void) {
         tcase_add_test(tests, it_counts_against_no_limit);
         tcase_add_test(tests, its_end_is_told_to_the_timer);
         suite_add_tcase(suite, tests);
-        runner = srunner_create(suite);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

@@ -13,6 +13,7 @@
 
 #include "proto/cleanup.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/suite.h"
 
 START_TEST(breaks_by_leaking) {
         check_fd_count_begin();
@@ -174,9 +175,5 @@ int main(void) {
         tcase_add_test(tcase, bad_daemon_is_caught);
         tcase_add_test(tcase, healthy_ones_pass);
         suite_add_tcase(suite, tcase);
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

@@ -5,9 +5,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "tests/support/suite.h"
 
 uv_loop_t loop;
 static pthread_mutex_t trace_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -123,10 +124,5 @@ int lane_suite(const char *name, const TTest *const *tests, size_t n_tests) {
         for (size_t i = 0; i < n_tests; i++)
                 tcase_add_test(tcase, tests[i]);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

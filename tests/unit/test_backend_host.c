@@ -19,6 +19,7 @@
 #include "daemon/memory.h"
 #include "tests/support/child.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 
 #define MIB (INT64_C(1) << 20)
 #define WANTED_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
@@ -491,10 +492,5 @@ int main(void) {
         tcase_add_test(tcase, sealed_ones_take_no_new_writer);
         tcase_add_loop_test(tcase, seals_of_a_holder, 0, 5);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

@@ -2,11 +2,11 @@
 /* The growing byte string, and memory that is freed together. */
 #include <check.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "proto/arena.h"
 #include "proto/bytes.h"
+#include "tests/support/suite.h"
 
 START_TEST(appends_in_order) {
         struct bytes bytes = { 0 };
@@ -111,8 +111,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("bytes");
         TCase *tcase = tcase_create("bytes");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, appends_in_order);
@@ -121,8 +119,5 @@ int main(void) {
         tcase_add_test(tcase, stays_poisoned);
         tcase_add_test(tcase, consumes_from_the_front);
         tcase_add_test(tcase, arena_frees_together);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Channels in the ledger: who pays for both parts, which number a lease gets, and what the control page is told. */
 #include "ledger.h"
+#include "tests/support/suite.h"
 
 #define CONTROL (4 * PAGE)
 
@@ -148,7 +149,6 @@ START_TEST(what_both_exceed_is_told_at_once) {
 int main(void) {
         Suite *suite = suite_create("channel_books");
         TCase *tcase = tcase_create("channel_books");
-        int n_failed;
 
         tcase_add_checked_fixture(tcase, set_up, tear_down);
         tcase_add_test(tcase, who_cannot_be_seen_to_end_takes_no_part);
@@ -156,10 +156,5 @@ int main(void) {
         tcase_add_test(tcase, a_number_given_up_is_the_next_one_s);
         tcase_add_test(tcase, what_both_exceed_is_told_at_once);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

@@ -12,6 +12,7 @@
 #include "include/gpuipc.h"
 #include "tests/support/fake_server.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 static gpuipc_client *connect_to(struct fake *fake) {
@@ -470,7 +471,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_buffer");
         TCase *tcase = tcase_create("grants");
-        int failed;
 
         tcase_set_timeout(tcase, 30);
         tcase_add_test(tcase, grant_is_all_there);
@@ -487,10 +487,5 @@ int main(void) {
         tcase_add_test(tcase, lease_ends_with_its_connection);
         tcase_add_test(tcase, buffer_outlives_its_client);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -18,6 +18,7 @@
 
 #include "channel_house.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 static struct house house;
@@ -547,8 +548,6 @@ START_TEST(figures_without_being_a_member) {
 int main(void) {
         Suite *suite = suite_create("client_channel");
         TCase *tests = tcase_create("channel");
-        SRunner *runner;
-        int failed;
 
         tcase_set_timeout(tests, 60);
         tcase_add_test(tests, items_pass);
@@ -575,9 +574,5 @@ int main(void) {
         tcase_add_test(tests, a_channel_outlives_its_client);
         tcase_add_test(tests, figures_without_being_a_member);
         suite_add_tcase(suite, tests);
-        runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed != 0;
+        return suite_run(suite);
 }

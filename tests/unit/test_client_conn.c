@@ -15,6 +15,7 @@
 #include "include/gpuipc.h"
 #include "tests/support/fake_server.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 static gpuipc_client *connect_to(const char *path, int timeout_ms) {
@@ -450,7 +451,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_conn");
         TCase *tcase = tcase_create("connect");
-        int failed;
 
         tcase_add_test(tcase, connect_errors_name_the_cause);
         tcase_add_test(tcase, connect_without_permission);
@@ -472,10 +472,5 @@ int main(void) {
         tcase_add_test(tcase, too_long_a_call_is_not_sent);
         tcase_add_test(tcase, descriptors_are_close_on_exec);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -11,6 +11,7 @@
 
 #include "cuda_gpus.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 
 static void check_bytes(const void *pointer, size_t offset, size_t n) {
         const unsigned char *bytes = pointer;
@@ -414,7 +415,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_cuda");
         TCase *tcase = tcase_create("cuda-fd");
-        int failed;
 
         tcase_set_timeout(tcase, 60);
         tcase_add_test(tcase, without_a_context);
@@ -428,10 +428,5 @@ int main(void) {
         tcase_add_test(tcase, no_growth);
         tcase_add_loop_test(tcase, many_threads, 0, 2);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

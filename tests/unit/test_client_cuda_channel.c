@@ -12,6 +12,7 @@
 #include "client/channel.h"
 #include "cuda_gpus.h"
 #include "proto/cleanup.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define GATES (8 * 128) /* where they begin, in bytes */
@@ -560,8 +561,6 @@ START_TEST(what_comes_late_is_not_lost) {
 int main(void) {
         Suite *suite = suite_create("client_cuda_channel");
         TCase *tests = tcase_create("channel");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_set_timeout(tests, 60);
         tcase_add_test(tests, a_consumers_stream_waits_for_the_producers);
@@ -579,8 +578,5 @@ int main(void) {
         tcase_add_test(tests, where_streams_cannot_wait_the_processor_does);
         tcase_add_loop_test(tests, what_comes_late_is_not_lost, 0, 2);
         suite_add_tcase(suite, tests);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed != 0;
+        return suite_run(suite);
 }

@@ -38,6 +38,7 @@ static void step(void) {
 #include "channel_house.h"
 #include "client/channel.h"
 #include "cuda_gpus.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define GATE (8 * 128) /* a word that the victim's stream waits for, in bytes */
@@ -267,8 +268,6 @@ START_TEST(a_consumer_dies_at_each_step_of_a_broadcast) {
 int main(void) {
         Suite *suite = suite_create("client_cuda_channel_deaths");
         TCase *tests = tcase_create("deaths");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_set_timeout(tests, 60);
         tcase_add_loop_test(tests, a_producer_dies_at_each_step_of_a_queue, 1, PRODUCER_STEPS + 1);
@@ -276,8 +275,5 @@ int main(void) {
         tcase_add_loop_test(tests, a_consumer_dies_at_each_step_of_a_queue, 1, CONSUMER_STEPS + 1);
         tcase_add_loop_test(tests, a_consumer_dies_at_each_step_of_a_broadcast, 1, CONSUMER_STEPS + 1);
         suite_add_tcase(suite, tests);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed != 0;
+        return suite_run(suite);
 }

@@ -2,11 +2,11 @@
 /* Copies in and out of memory on a GPU: whose context they run in, what they touch, what they refuse. */
 #include <check.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cuda_gpus.h"
+#include "tests/support/suite.h"
 
 static const char *const kinds[] = { "cuda-fd", "cuda-ipc" };
 
@@ -163,7 +163,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_cuda_copy");
         TCase *tcase = tcase_create("copies");
-        int failed;
 
         tcase_set_timeout(tcase, 60);
         tcase_add_loop_test(tcase, in_and_out, 0, 6);
@@ -171,10 +170,5 @@ int main(void) {
         tcase_add_test(tcase, what_is_refused);
         tcase_add_loop_test(tcase, a_driver_that_refuses, 0, (int)(sizeof(failures) / sizeof(failures[0])));
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -13,6 +13,7 @@
 
 #include "cuda_gpus.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 static const char *tail(const gpuipc_error *error) {
@@ -411,7 +412,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_cuda_errors");
         TCase *tcase = tcase_create("refused");
-        int failed;
 
         tcase_set_timeout(tcase, 30);
         tcase_add_loop_test(tcase, refused_at, 0, (int)(sizeof(entries) / sizeof(entries[0])));
@@ -427,10 +427,5 @@ int main(void) {
         tcase_add_test(tcase, fork_after_init);
         tcase_add_test(tcase, fork_during_init);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -10,6 +10,7 @@
 
 #include "cuda_fence_place.h"
 #include "tests/support/fake_server.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define WIDE (UINT64_C(1) << 32)
@@ -349,7 +350,6 @@ START_TEST(host_memory_and_a_stream) {
 int main(void) {
         Suite *suite = suite_create("client_cuda_fence");
         TCase *tcase = tcase_create("fences");
-        int failed;
 
         tcase_set_timeout(tcase, 60);
         tcase_add_loop_test(tcase, two_streams, 0, 2);
@@ -366,9 +366,5 @@ int main(void) {
         tcase_add_test(tcase, a_driver_without_the_operations);
         tcase_add_loop_test(tcase, host_memory_and_a_stream, 0, 2);
         suite_add_tcase(suite, tcase);
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

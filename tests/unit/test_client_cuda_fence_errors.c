@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cuda_fence_place.h"
+#include "tests/support/suite.h"
 
 static struct place place;
 static gpuipc_error error;
@@ -253,7 +254,6 @@ START_TEST(the_primary_context_is_held) {
 int main(void) {
         Suite *suite = suite_create("client_cuda_fence_errors");
         TCase *tcase = tcase_create("fences");
-        int failed;
 
         tcase_set_timeout(tcase, 60);
         tcase_add_loop_test(tcase, every_call_fails, 0, 4);
@@ -265,9 +265,5 @@ int main(void) {
         tcase_add_test(tcase, over_peer_access);
         tcase_add_test(tcase, the_primary_context_is_held);
         suite_add_tcase(suite, tcase);
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

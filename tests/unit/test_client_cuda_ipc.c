@@ -9,6 +9,7 @@
 #include "client/base64.h"
 #include "cuda_gpus.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 
 static struct desk desk_of(const struct owner *owner, int64_t size) {
         return (struct desk){ .kind = "cuda-ipc", .ipc = owner->ipc, .fd = -1, .size = size };
@@ -337,7 +338,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_cuda_ipc");
         TCase *tcase = tcase_create("cuda-ipc");
-        int failed;
 
         tcase_set_timeout(tcase, 30);
         tcase_add_test(tcase, same_bytes);
@@ -351,10 +351,5 @@ int main(void) {
         tcase_add_loop_test(tcase, refused_at, 0, (int)(sizeof(entries) / sizeof(entries[0])));
         tcase_add_test(tcase, base64);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

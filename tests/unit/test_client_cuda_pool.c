@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cuda_gpus.h"
+#include "tests/support/suite.h"
 
 static size_t held(void) {
         return gpus_calls("cuDevicePrimaryCtxRetain", 0) - gpus_calls("cuDevicePrimaryCtxRelease_v2", 0);
@@ -113,16 +114,10 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_cuda_pool");
         TCase *tcase = tcase_create("pools");
-        int failed;
 
         tcase_set_timeout(tcase, 60);
         tcase_add_loop_test(tcase, for_the_gpu_that_is_asked_for, 0, 2 * (int)(sizeof(sights) / sizeof(sights[0])));
         tcase_add_loop_test(tcase, a_driver_that_refuses, 0, 3);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -9,6 +9,7 @@
 
 #include "include/gpuipc.h"
 #include "tests/support/fake_server.h"
+#include "tests/support/suite.h"
 
 static char seen[1024]; /* "open(0) map(8192) " for what was begun, "end " for what ended */
 static int n_domains;
@@ -118,14 +119,8 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_cuda_trace");
         TCase *tcase = tcase_create("ranges");
-        SRunner *runner;
-        int failed;
 
         tcase_add_loop_test(tcase, ranges, 0, 2); /* without a tool, and with one */
         suite_add_tcase(suite, tcase);
-        runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

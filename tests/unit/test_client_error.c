@@ -7,6 +7,7 @@
 
 #include "client/error.h"
 #include "include/gpuipc.h"
+#include "tests/support/suite.h"
 
 static const struct {
         enum verdict verdict;
@@ -126,7 +127,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_error");
         TCase *tcase = tcase_create("error");
-        int failed;
 
         tcase_add_test(tcase, every_verdict);
         tcase_add_test(tcase, what_one_request_may_ask);
@@ -134,10 +134,5 @@ int main(void) {
         tcase_add_test(tcase, hostile_text);
         tcase_add_test(tcase, names_of_statuses);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

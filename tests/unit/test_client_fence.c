@@ -12,6 +12,7 @@
 #include "include/gpuipc.h"
 #include "tests/support/child.h"
 #include "tests/support/fake_server.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define SIZE 8192
@@ -312,9 +313,5 @@ int main(void) {
         tcase_add_test(tcase, a_fence_outlives_its_buffer);
         tcase_add_test(tcase, a_forked_child);
         suite_add_tcase(suite, tcase);
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

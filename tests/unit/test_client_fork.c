@@ -17,6 +17,7 @@
 #include "include/gpuipc.h"
 #include "tests/support/fake_server.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 struct house {
@@ -387,7 +388,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_fork");
         TCase *tcase = tcase_create("fork");
-        int failed;
 
         tcase_set_timeout(tcase, 60);
         tcase_add_test(tcase, child_is_refused);
@@ -398,10 +398,5 @@ int main(void) {
         tcase_add_test(tcase, fork_during_calls);
         tcase_add_test(tcase, fork_at_any_moment);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

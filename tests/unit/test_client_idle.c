@@ -17,6 +17,7 @@
 #include "include/gpuipc.h"
 #include "proto/verdict.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #include "restart_broker.h"
@@ -646,8 +647,6 @@ static TCase *case_add(Suite *suite, const char *name) {
 int main(void) {
         Suite *suite = suite_create("client_idle");
         TCase *idle = case_add(suite, "idle"), *waiting = case_add(suite, "waiting"), *many = case_add(suite, "many");
-        SRunner *runner;
-        int n_failed;
 
         tcase_add_test(idle, idle_client_comes_back);
         tcase_add_test(idle, idle_client_without_leases_stays_away);
@@ -664,9 +663,5 @@ int main(void) {
         tcase_add_test(many, threads_ride_it_out_together);
         tcase_add_loop_test(many, fork_during_the_outage, 0, 2);
         tcase_add_test(many, child_keeps_nothing_open);
-        runner = srunner_create(suite);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -11,6 +11,7 @@
 #include "include/gpuipc.h"
 #include "tests/support/fake_server.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define LEASE(id) "{\"id\":\"" id "\",\"buffer\":\"b1\",\"name\":\"n\",\"size\":10,\"device\":\"host\",\"access\":\"ro\",\"state\":" \
@@ -375,7 +376,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_look");
         TCase *tcase = tcase_create("look");
-        int failed;
 
         tcase_set_timeout(tcase, 30);
         tcase_add_test(tcase, status);
@@ -387,10 +387,5 @@ int main(void) {
         tcase_add_test(tcase, watch_ends_with_its_connection);
         tcase_add_test(tcase, watch_is_stopped_by_another_thread);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "include/gpuipc.h"
+#include "tests/support/suite.h"
 
 struct capsule {
         void *pointer;
@@ -229,8 +230,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_python");
         TCase *tcase = tcase_create("client_python");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_add_test(tcase, what_is_in_it);
         tcase_add_loop_test(tcase, not_consumed, 0, 2);
@@ -240,8 +239,5 @@ int main(void) {
         tcase_add_test(tcase, what_cannot_be);
         tcase_add_test(tcase, without_dimensions);
         suite_add_tcase(suite, tcase);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -13,6 +13,7 @@
 
 #include "include/gpuipc.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #include "restart_broker.h"
@@ -655,8 +656,6 @@ int main(void) {
         Suite *suite = suite_create("client_restart");
         TCase *calls = case_add(suite, "calls"), *away = case_add(suite, "away"), *lost = case_add(suite, "lost"),
               *release = case_add(suite, "release");
-        SRunner *runner;
-        int n_failed;
 
         tcase_add_loop_test(calls, each_call_at_each_byte, 0, (int)(sizeof(steps) / sizeof(steps[0])));
         tcase_add_test(calls, resume_is_cut_off_too);
@@ -678,9 +677,5 @@ int main(void) {
         tcase_add_test(release, released_while_away);
         tcase_add_loop_test(release, released_too_late, 0, 2);
         tcase_add_test(release, thousands_of_leases);
-        runner = srunner_create(suite);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

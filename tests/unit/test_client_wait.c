@@ -19,6 +19,7 @@
 #include "include/gpuipc.h"
 #include "tests/support/fake_server.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define NO_SUCH_BUFFER "{\"error\":\"io.gpuipc.Broker.NoSuchBuffer\"}"
@@ -629,7 +630,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("client_wait");
         TCase *tcase = tcase_create("waits");
-        int failed;
 
         tcase_set_timeout(tcase, 30);
         tcase_add_test(tcase, a_reply_that_is_there_soon_is_not_slept_for);
@@ -650,10 +650,5 @@ int main(void) {
         tcase_add_test(tcase, threads_share_a_client);
         tcase_add_test(tcase, many_wait_at_once);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -8,6 +8,7 @@
 
 #include "proto/cleanup.h"
 #include "proto/codec.h"
+#include "tests/support/suite.h"
 
 #define METHOD_TEXT(method, parameters)                                                                           \
         "{\"method\":\"io.gpuipc.Broker." method "\",\"parameters\":" parameters "}"
@@ -288,8 +289,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("codec");
         TCase *tcase = tcase_create("codec");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, what_is_not_given_is_told);
@@ -305,8 +304,5 @@ int main(void) {
         tcase_add_test(tcase, calls_are_printed);
         tcase_add_test(tcase, what_the_interface_cannot_carry_poisons);
         tcase_add_test(tcase, measures_what_it_prints);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

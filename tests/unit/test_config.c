@@ -12,6 +12,7 @@
 #include "daemon/config_keys.h"
 #include "daemon/memory.h"
 #include "proto/cleanup.h"
+#include "tests/support/suite.h"
 
 enum { TEXT, INT, BOOL, INT64 };
 
@@ -256,10 +257,5 @@ int main(void) {
         tcase_add_test(tcase, default_sockets);
         tcase_add_test(tcase, every_key_has_a_row);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

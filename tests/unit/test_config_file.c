@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include "proto/cleanup.h"
 #include "tests/support/fds.h"
 #include "tests/support/json.h"
+#include "tests/support/suite.h"
 
 #define FILE_(text) config_write("gpuipcd.conf", text)
 
@@ -387,10 +387,5 @@ int main(void) {
         tcase_add_test(tcase, several_keys_need_a_restart);
         tcase_add_test(tcase, limits_as_json);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

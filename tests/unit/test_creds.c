@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which container a process is in, by the text of its /proc/PID/cgroup. */
 #include <check.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/creds.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 
 #define ID_A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 #define ID_B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
@@ -55,13 +55,8 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("creds");
         TCase *tcase = tcase_create("container");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_add_loop_test(tcase, container, 0, sizeof(cases) / sizeof(cases[0]));
         suite_add_tcase(suite, tcase);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

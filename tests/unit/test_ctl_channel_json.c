@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "client/ctl/channel_json.h"
+#include "tests/support/suite.h"
 
 static char *text_of(const struct channel_seen *seen, const struct channel_seen *before) {
         static char text[4096];
@@ -62,14 +63,9 @@ START_TEST(with_figures) {
 int main(void) {
         Suite *suite = suite_create("ctl_channel_json");
         TCase *tests = tcase_create("json");
-        SRunner *runner = srunner_create(suite);
-        int failed;
 
         tcase_add_test(tests, without_figures);
         tcase_add_test(tests, with_figures);
         suite_add_tcase(suite, tests);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed != 0;
+        return suite_run(suite);
 }

@@ -17,6 +17,7 @@
 #include "client/ctl/source.h"
 #include "client/ctl/verbs.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 
 #define MEMORY_BYTES ((size_t)1 << 20)
 
@@ -454,8 +455,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("ctl_copy");
         TCase *tcase = tcase_create("ctl_copy");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_checked_fixture(tcase, setup, teardown);
@@ -476,8 +475,5 @@ int main(void) {
         tcase_add_test(tcase, devices_are_written_in_place);
         tcase_add_test(tcase, a_deadly_signal_takes_the_half_file_away);
         tcase_add_test(tcase, a_pipe_that_does_not_block_is_waited_for);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

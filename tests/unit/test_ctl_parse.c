@@ -11,6 +11,7 @@
 #include "client/ctl/arguments.h"
 #include "client/ctl/parse.h"
 #include "proto/schema.h"
+#include "tests/support/suite.h"
 
 static void assert_size(const char *text, int64_t expected) {
         int64_t bytes = -7;
@@ -243,8 +244,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("ctl_parse");
         TCase *tcase = tcase_create("ctl_parse");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, sizes);
@@ -257,8 +256,5 @@ int main(void) {
         tcase_add_test(tcase, wrong_lines_are_told);
         tcase_add_test(tcase, values_are_checked);
         tcase_add_test(tcase, the_table_is_sound);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

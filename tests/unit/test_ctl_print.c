@@ -8,6 +8,7 @@
 #include "client/ctl/print.h"
 #include "client/ctl/progress.h"
 #include "proto/schema.h"
+#include "tests/support/suite.h"
 
 static void assert_size(int64_t bytes, const char *expected) {
         char text[PRINT_MAX];
@@ -234,8 +235,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("ctl_print");
         TCase *tcase = tcase_create("ctl_print");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         if (!setlocale(LC_CTYPE, "C.UTF-8"))
                 return 1;
@@ -255,8 +254,5 @@ int main(void) {
         tcase_add_test(tcase, columns_come_from_the_variable_first);
         tcase_add_test(tcase, progress_fits_its_line);
         tcase_add_test(tcase, progress_tells_rate_and_rest);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

@@ -4,7 +4,6 @@
 #include <locale.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "client/ctl/print.h"
@@ -12,6 +11,7 @@
 #include "client/ctl/rows.h"
 #include "client/ctl/table.h"
 #include "client/ctl/tally.h"
+#include "tests/support/suite.h"
 
 static const struct table_column columns[] = {
         { "ID", false, 0, 0 },   { "NAME", false, 4, 0 },  { "SIZE", true, 0, 0 },
@@ -244,8 +244,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("ctl_table");
         TCase *tcase = tcase_create("ctl_table");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         if (!setlocale(LC_CTYPE, "C.UTF-8"))
                 return 1;
@@ -262,8 +260,5 @@ int main(void) {
         tcase_add_test(tcase, members_are_cut_out);
         tcase_add_test(tcase, what_is_no_json_ends_the_walk);
         tcase_add_test(tcase, sums_are_by_label);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

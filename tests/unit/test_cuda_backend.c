@@ -9,6 +9,7 @@
 
 #include "cuda_daemon.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define UUID(n) "GPU-fa4e0000-0000-4000-8000-00000000000" n
@@ -469,9 +470,5 @@ int main(void) {
         tcase_add_loop_test(tcase, freeing_fails, 0, 3);
         tcase_add_loop_test(tcase, free_bytes_without_nvml, 0, 3);
         suite_add_tcase(suite, tcase);
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

@@ -11,6 +11,7 @@
 #include "cuda_daemon.h"
 #include "daemon/cuda_zeroed.h"
 #include "daemon/wipe.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define UUID "GPU-fa4e0000-0000-4000-8000-000000000000"
@@ -311,9 +312,5 @@ int main(void) {
         tcase_add_loop_test(tcase, the_administrator_decides, 0, 6);
         tcase_add_loop_test(tcase, each_call_of_the_helper_fails, 0, 12);
         suite_add_tcase(suite, tcase);
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

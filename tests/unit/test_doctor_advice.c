@@ -2,13 +2,13 @@
 /* The table of advice, and the codes that the library's errors carry. */
 #include <check.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "client/doctor/advice.h"
 #include "client/doctor/finding.h"
 #include "client/error.h"
 #include "proto/cleanup.h"
+#include "tests/support/suite.h"
 
 /* What is well needs no advice, all else does. */
 START_TEST(every_trouble_has_advice) {
@@ -122,8 +122,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("doctor_advice");
         TCase *tc = tcase_create("advice");
-        SRunner *runner;
-        int failed;
 
         tcase_add_test(tc, every_trouble_has_advice);
         tcase_add_test(tc, codes_are_found);
@@ -133,9 +131,5 @@ int main(void) {
         tcase_add_test(tc, long_errors_keep_their_code);
         tcase_add_test(tc, levels_have_names);
         suite_add_tcase(suite, tc);
-        runner = srunner_create(suite);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

@@ -11,6 +11,7 @@
 
 #include "client/doctor/child.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 
 #define LONG_MS 20000
 
@@ -179,8 +180,6 @@ static int child(const char *how) {
 int main(int argc, char **argv) {
         Suite *suite = suite_create("doctor_child");
         TCase *tc = tcase_create("child");
-        SRunner *runner;
-        int failed;
 
         if (argc == 2 && strcmp(argv[0], CHILD_NAME) == 0)
                 _exit(child(argv[1]));
@@ -194,9 +193,5 @@ int main(int argc, char **argv) {
         tcase_add_test(tc, its_own_output_goes_nowhere);
         tcase_add_test(tc, nothing_visible_is_passed_on_or_not);
         suite_add_tcase(suite, tc);
-        runner = srunner_create(suite);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "client/doctor/path.h"
+#include "tests/support/suite.h"
 
 static char root[64];
 
@@ -107,8 +108,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("doctor_path");
         TCase *tc = tcase_create("path");
-        SRunner *runner;
-        int failed;
 
         tcase_add_checked_fixture(tc, setup, teardown);
         tcase_add_test(tc, the_deepest_part_that_is_there);
@@ -116,9 +115,5 @@ int main(void) {
         tcase_add_test(tc, whose_it_is);
         tcase_add_test(tc, what_is_mounted_or_removed);
         suite_add_tcase(suite, tc);
-        runner = srunner_create(suite);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

@@ -12,6 +12,7 @@
 #include "client/doctor/doctor.h"
 #include "client/doctor/place.h"
 #include "proto/cleanup.h"
+#include "tests/support/suite.h"
 
 #define HOST_VERSION "Linux version 6.1.0-18-amd64 (debian-kernel@lists.debian.org)\n"
 #define WSL_VERSION "Linux version 5.15.167.4-microsoft-standard-WSL2 (root@f9c826d3017f)\n"
@@ -230,8 +231,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("doctor_place");
         TCase *tc = tcase_create("place");
-        SRunner *runner;
-        int failed;
 
         tcase_add_checked_fixture(tc, setup, teardown);
         tcase_add_test(tc, nothing_special);
@@ -244,9 +243,5 @@ int main(void) {
         tcase_add_test(tc, no_such_nodes_on_tegra);
         tcase_add_test(tc, containers);
         suite_add_tcase(suite, tc);
-        runner = srunner_create(suite);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

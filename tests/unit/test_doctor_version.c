@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which version the driver's kernel module and its library say they are. */
 #include <check.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "client/doctor/version.h"
 #include "proto/cleanup.h"
+#include "tests/support/suite.h"
 
 START_TEST(of_the_module) {
         static const struct {
@@ -63,16 +63,10 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("doctor_version");
         TCase *tc = tcase_create("version");
-        SRunner *runner;
-        int failed;
 
         tcase_add_test(tc, of_the_module);
         tcase_add_test(tc, of_no_module);
         tcase_add_test(tc, of_the_library);
         suite_add_tcase(suite, tc);
-        runner = srunner_create(suite);
-        srunner_run_all(runner, CK_NORMAL);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ring of events: order, memory, and who may see which. */
 #include "ledger.h"
+#include "tests/support/suite.h"
 
 static struct world world;
 static struct client *producer;
@@ -213,8 +214,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("events");
         TCase *tcase = tcase_create("events");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_checked_fixture(tcase, setup, teardown);
@@ -226,8 +225,5 @@ int main(void) {
         tcase_add_test(tcase, one_sees_one_s_own_and_what_one_may_open);
         tcase_add_test(tcase, modes_decide_who_else_sees);
         tcase_add_test(tcase, degraded_is_told_once);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

@@ -15,6 +15,7 @@
 #include "proto/cleanup.h"
 #include "tests/support/child.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 
 #define TWO_MIB (2 * MIB)
 #define LAZY cudaIpcMemLazyEnablePeerAccess
@@ -407,9 +408,5 @@ int main(void) {
         for (size_t i = 0; i < ELEMENTSOF(tests); i++)
                 tcase_add_test(tcase, tests[i]);
         suite_add_tcase(suite, tcase);
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

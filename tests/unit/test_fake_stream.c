@@ -11,6 +11,7 @@
 #include "proto/cleanup.h"
 #include "tests/support/child.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define TWO_MIB (2 * MIB)
@@ -465,9 +466,5 @@ int main(void) {
         tcase_add_loop_test(tcase, the_legacy_default_stream, 0, 2);
         tcase_add_loop_test(tcase, what_is_gone_ends_the_context, 0, 3);
         suite_add_tcase(suite, tcase);
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

@@ -3,12 +3,12 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "proto/fdset.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 
 static int make_fd(void) {
         int fd = eventfd(0, EFD_CLOEXEC);
@@ -114,16 +114,11 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("fdset");
         TCase *tcase = tcase_create("fdset");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, closes_what_is_not_taken);
         tcase_add_test(tcase, takes_once);
         tcase_add_test(tcase, splits_in_order);
         tcase_add_test(tcase, splits_all_or_nothing);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

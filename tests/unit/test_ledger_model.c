@@ -55,6 +55,7 @@ static void *test_reallocarray(void *p, size_t n, size_t size) {
 #undef reallocarray
 
 #include "ledger_model.h"
+#include "tests/support/suite.h"
 
 enum { N_CLIENTS = 6, N_HOLDERS = 6, STEPS = 10000 };
 
@@ -530,16 +531,11 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("ledger_model");
         TCase *tcase = tcase_create("ledger_model");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_set_timeout(tcase, 60);
         tcase_add_loop_test(tcase, random_steps, 0, 10);
         tcase_add_test(tcase, every_allocation_fails_once);
         tcase_add_test(tcase, a_ledger_that_cannot_begin);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

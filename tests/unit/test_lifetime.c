@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How long a buffer lives, and what is told of it. */
 #include "ledger.h"
+#include "tests/support/suite.h"
 
 static struct world world;
 static struct client *producer, *consumer;
@@ -642,8 +643,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("lifetime");
         TCase *tcase = tcase_create("lifetime");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_checked_fixture(tcase, setup, teardown);
@@ -675,8 +674,5 @@ int main(void) {
         tcase_add_test(tcase, a_session_ends_with_reservations);
         tcase_add_test(tcase, drainers_count_as_leases_of_their_user);
         tcase_add_test(tcase, a_seal_is_told);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

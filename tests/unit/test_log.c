@@ -25,6 +25,7 @@
 #include "proto/cleanup.h"
 #include "tests/support/child.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 #define EVERY 10000
@@ -433,10 +434,5 @@ int main(void) {
         tcase_add_test(tcase, on_a_journal_stream_the_journal_stamps);
         tcase_add_test(tcase, fields_reach_the_journal);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

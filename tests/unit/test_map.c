@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "daemon/map.h"
+#include "tests/support/suite.h"
 
 /* As ck_assert(), without its note to the runner at every single check. */
 #define must(condition)                                                                                           \
@@ -150,8 +151,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("map");
         TCase *tcase = tcase_create("map");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, an_empty_map_answers);
@@ -160,8 +159,5 @@ int main(void) {
         tcase_add_test(tcase, seeds_differ);
         tcase_add_loop_test(tcase, stays_true_through_random_changes, 0, 4);
         tcase_add_test(tcase, does_not_grow_by_being_used);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

@@ -13,6 +13,7 @@
 #include "daemon/memory.h"
 #include "proto/schema.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 
 #define V2_MOUNT "30 24 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 #define V1_MOUNTS                                                                                            \
@@ -122,10 +123,5 @@ int main(void) {
         tcase_add_loop_test(tcase, limits_are_found, 0, sizeof(trees) / sizeof(trees[0]));
         tcase_add_test(tcase, the_machine_s_own);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

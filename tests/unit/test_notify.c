@@ -14,6 +14,7 @@
 #include "daemon/notify.h"
 #include "proto/cleanup.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
 static char directory[32], name[64];
@@ -160,10 +161,5 @@ int main(void) {
         tcase_add_loop_test(tcase, without_a_manager_nothing_happens, 0, 7);
         tcase_add_test(tcase, watchdog_interval);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        int n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

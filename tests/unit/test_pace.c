@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When memory is made ahead: what a pace is, and each thing that speaks against a spare. */
 #include <check.h>
-#include <stdlib.h>
 
 #include "daemon/pace.h"
+#include "tests/support/suite.h"
 
 #define SECOND UINT64_C(1000000)
 #define START (UINT64_C(1000) * SECOND)
@@ -106,8 +106,6 @@ START_TEST(anything_speaks_against_it) {
 int main(void) {
         Suite *suite = suite_create("pace");
         TCase *tests = tcase_create("pace");
-        SRunner *runner;
-        int n_failed;
 
         tcase_add_test(tests, two_within_a_second_are_a_pace);
         tcase_add_test(tests, sizes_and_kinds_are_told_apart);
@@ -116,9 +114,5 @@ int main(void) {
         tcase_add_test(tests, enough_is_enough);
         tcase_add_test(tests, anything_speaks_against_it);
         suite_add_tcase(suite, tests);
-        runner = srunner_create(suite);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who pays for a buffer: its owner, and when nothing binds the owner to it any more, its oldest holder. */
 #include "ledger.h"
+#include "tests/support/suite.h"
 
 static struct world world;
 static struct client *producer, *consumer;
@@ -182,8 +183,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("payer");
         TCase *tcase = tcase_create("payer");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_checked_fixture(tcase, setup, teardown);
@@ -193,8 +192,5 @@ int main(void) {
         tcase_add_test(tcase, the_owner_pays_while_its_keep_runs);
         tcase_add_test(tcase, the_oldest_holder_pays_even_over_its_limit);
         tcase_add_test(tcase, a_sessions_bytes_hang_on_its_own_first_lease);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

@@ -6,6 +6,7 @@
 
 #include "daemon/policy.h"
 #include "proto/cleanup.h"
+#include "tests/support/suite.h"
 
 static const gid_t groups[] = { 50, 60 };
 
@@ -266,8 +267,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("policy");
         TCase *tcase = tcase_create("policy");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, everyone_may_in_by_default);
@@ -280,8 +279,5 @@ int main(void) {
         tcase_add_test(tcase, whose_container_is_unknown_is_nobody_s_like);
         tcase_add_test(tcase, the_longest_reserved_prefix_decides);
         tcase_add_test(tcase, a_policy_frees_what_it_owns);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

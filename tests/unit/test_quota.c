@@ -5,6 +5,7 @@
 
 #include "daemon/quota.h"
 #include "proto/cleanup.h"
+#include "tests/support/suite.h"
 
 #define MIB INT64_C(1048576)
 
@@ -242,8 +243,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("quota");
         TCase *tcase = tcase_create("quota");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_checked_fixture(tcase, setup, teardown);
@@ -258,8 +257,5 @@ int main(void) {
         tcase_add_test(tcase, a_charge_moves_even_over_a_limit);
         tcase_add_test(tcase, limits_have_their_members_names);
         tcase_add_test(tcase, a_string_lasts_while_somebody_refers_to_it);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

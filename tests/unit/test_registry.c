@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include "ledger.h"
+#include "tests/support/suite.h"
 
 static struct world world;
 static struct client *client, *other;
@@ -584,8 +585,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("registry");
         TCase *tcase = tcase_create("registry");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_checked_fixture(tcase, setup, teardown);
@@ -612,8 +611,5 @@ int main(void) {
         tcase_add_test(tcase, cursors_pass_reserved_entries);
         tcase_add_test(tcase, an_end_drops_what_is_left);
         tcase_add_test(tcase, the_check_sees_what_is_wrong);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

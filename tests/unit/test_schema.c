@@ -10,6 +10,7 @@
 #include "proto/cleanup.h"
 #include "proto/schema.h"
 #include "vectors.h"
+#include "tests/support/suite.h"
 
 static const struct schema *const types[] = { &schema_device, &schema_handle, &schema_buffer, &schema_lease,
                                               &schema_event, &schema_channel, &schema_participant };
@@ -338,8 +339,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("schema");
         TCase *tcase = tcase_create("schema");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, tables_equal_the_broker_interface);
@@ -351,8 +350,5 @@ int main(void) {
         tcase_add_test(tcase, names_are_checked);
         tcase_add_test(tcase, modes_are_checked);
         tcase_add_test(tcase, vectors_show_every_method_and_error);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "daemon/state_file.h"
+#include "tests/support/suite.h"
 
 static struct state *state;
 
@@ -280,7 +281,6 @@ START_TEST(an_earlier_layout_is_converted) {
 int main(void) {
         Suite *suite = suite_create("state");
         TCase *tcase = tcase_create("state");
-        int failed;
 
         tcase_add_checked_fixture(tcase, setup, teardown);
         tcase_add_test(tcase, what_is_written_comes_back);
@@ -294,10 +294,5 @@ int main(void) {
         tcase_add_test(tcase, extents_are_counted_anew);
         tcase_add_test(tcase, an_earlier_layout_is_converted);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

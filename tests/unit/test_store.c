@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "daemon/store.h"
+#include "tests/support/suite.h"
 
 static uv_loop_t loop;
 static struct store *store;
@@ -209,7 +210,6 @@ START_TEST(whether_there_is_one) {
 int main(void) {
         Suite *suite = suite_create("store");
         TCase *tcase = tcase_create("store");
-        int failed;
 
         tcase_add_checked_fixture(tcase, setup, teardown);
         tcase_add_test(tcase, names_are_four_digits);
@@ -220,10 +220,5 @@ int main(void) {
         tcase_add_test(tcase, stopped_while_a_barrier_is_out);
         tcase_add_test(tcase, whether_there_is_one);
         suite_add_tcase(suite, tcase);
-
-        SRunner *runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed == 0 ? 0 : 1;
+        return suite_run(suite);
 }

@@ -10,6 +10,7 @@
 #include "proto/cleanup.h"
 #include "proto/schema.h"
 #include "proto/strict.h"
+#include "tests/support/suite.h"
 
 /* The text lies in memory of exactly its size, so that sanitizers see a read past its end. */
 static int check_bytes(const char *text, size_t n, const char **ret_why) {
@@ -351,8 +352,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("strict");
         TCase *tcase = tcase_create("strict");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, accepts_json);
@@ -364,8 +363,5 @@ int main(void) {
         tcase_add_test(tcase, finds_equal_keys_among_many);
         tcase_add_test(tcase, reads_integers_exactly);
         tcase_add_test(tcase, tells_where_values_stand);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

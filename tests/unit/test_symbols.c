@@ -2,10 +2,10 @@
 /* Libraries found at run time: the first that is there, all or nothing, and the loader's words. */
 #include <check.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "proto/symbols.h"
+#include "tests/support/suite.h"
 
 struct table {
         double (*cosine)(double x);
@@ -99,8 +99,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("symbols");
         TCase *tcase = tcase_create("load");
-        SRunner *runner;
-        int failed;
 
         tcase_add_test(tcase, found);
         tcase_add_test(tcase, first_that_is_there);
@@ -108,9 +106,5 @@ int main(void) {
         tcase_add_test(tcase, symbol_missing);
         tcase_add_test(tcase, symbol_optional);
         suite_add_tcase(suite, tcase);
-        runner = srunner_create(suite);
-        srunner_run_all(runner, CK_ENV);
-        failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        return suite_run(suite);
 }

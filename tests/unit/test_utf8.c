@@ -7,6 +7,7 @@
 
 #include "proto/cleanup.h"
 #include "proto/utf8.h"
+#include "tests/support/suite.h"
 
 START_TEST(every_code_point_is_one_character) {
         for (uint32_t code = 1; code <= 0x10FFFF; code += code < 0x3000 ? 1 : 61) {
@@ -68,15 +69,10 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("utf8");
         TCase *tcase = tcase_create("utf8");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, every_code_point_is_one_character);
         tcase_add_test(tcase, no_other_bytes_are_characters);
         tcase_add_test(tcase, cuts_before_the_character_that_does_not_fit);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

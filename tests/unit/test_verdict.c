@@ -2,11 +2,11 @@
 /* Verdicts: names, sentences, and details that are cut to fit. */
 #include <check.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "proto/utf8.h"
 #include "proto/verdict.h"
+#include "tests/support/suite.h"
 
 static bool is_utf8(const char *text) {
         while (*text != '\0') {
@@ -115,16 +115,11 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("verdict");
         TCase *tcase = tcase_create("verdict");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, names_go_both_ways);
         tcase_add_test(tcase, each_has_a_sentence);
         tcase_add_test(tcase, fills_the_details);
         tcase_add_loop_test(tcase, cuts_between_characters, 1, 5);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

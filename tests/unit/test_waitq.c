@@ -3,6 +3,7 @@
 #include <check.h>
 
 #include "daemon/waitq.h"
+#include "tests/support/suite.h"
 
 #define SECOND WAITQ_PATIENCE_USEC
 #define START UINT64_C(5000000)
@@ -167,8 +168,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("waitq");
         TCase *tcase = tcase_create("waitq");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_checked_fixture(tcase, setup, NULL);
@@ -183,8 +182,5 @@ int main(void) {
         tcase_add_test(tcase, next_change_names_every_change);
         tcase_add_test(tcase, among_one_uid_nothing_changes_after_the_first_second);
         tcase_add_test(tcase, a_head_from_the_future_has_not_waited);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

@@ -10,6 +10,7 @@
 
 #include "proto/cleanup.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "wire_pair.h"
 
 static struct {
@@ -251,8 +252,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("wire");
         TCase *tcase = tcase_create("wire");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, messages_arrive_whole_and_in_order);
@@ -264,8 +263,5 @@ int main(void) {
         tcase_add_test(tcase, long_messages_go_out_in_pieces);
         tcase_add_test(tcase, interruptions_and_short_writes_lose_nothing);
         tcase_add_test(tcase, ends_are_told);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

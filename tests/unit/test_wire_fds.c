@@ -12,6 +12,7 @@
 
 #include "proto/cleanup.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "wire_pair.h"
 
 static size_t write_limit; /* bytes a sendmsg() takes, 0 = no limit */
@@ -188,8 +189,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("wire_fds");
         TCase *tcase = tcase_create("wire_fds");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, descriptors_come_with_their_message);
@@ -197,8 +196,5 @@ int main(void) {
         tcase_add_test(tcase, descriptors_are_sent_once_however_short_the_writes);
         tcase_add_test(tcase, what_is_not_sent_is_released);
         tcase_add_test(tcase, dropped_descriptors_are_noticed);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }

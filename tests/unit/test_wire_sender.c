@@ -15,6 +15,7 @@
 
 #include "proto/cleanup.h"
 #include "tests/support/fds.h"
+#include "tests/support/suite.h"
 #include "wire_pair.h"
 
 static struct {
@@ -267,8 +268,6 @@ END_TEST
 int main(void) {
         Suite *suite = suite_create("wire_sender");
         TCase *tcase = tcase_create("senders");
-        SRunner *runner = srunner_create(suite);
-        int n_failed;
 
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, nobody_is_known_where_the_kernel_does_not_tell);
@@ -279,8 +278,5 @@ int main(void) {
         tcase_add_test(tcase, one_pidfd_is_kept);
         tcase_add_test(tcase, a_reaped_sender_is_told);
         tcase_add_test(tcase, numbers_in_a_pidfds_place_are_understood);
-        srunner_run_all(runner, CK_NORMAL);
-        n_failed = srunner_ntests_failed(runner);
-        srunner_free(runner);
-        return n_failed > 0;
+        return suite_run(suite);
 }
