@@ -90,8 +90,9 @@ class RunnerTest(unittest.TestCase):
         self.assert_fails("not done within 0 s")
 
     def test_leftover_process(self):
-        # Only once it is what it will be: between fork and exec a process belongs to nobody one could name.
-        self.suite("a", f"setsid sleep 60 & until grep -q sleep /proc/$!/comm; do :; done; {PASSES}")
+        # Only once it is what it will be: between fork and exec, and for a moment after it has its new name, a process belongs to nobody.
+        self.suite("a", f"setsid sleep 60 & until grep -q sleep /proc/$!/comm && grep -q GPUIPC_TEST_MARK /proc/$!/environ; do :; done; "
+                        f"{PASSES}")
         output = self.assert_fails("behind: sleep 60")
         pid = int(re.search(r"left process (\d+) behind", output).group(1))
         # Killed: gone, or not yet reaped by its new parent.
