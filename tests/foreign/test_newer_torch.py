@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpuipc.torch with the PyTorch of Debian 13: its suites, on host memory. deadline: 300 s"""
+
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from newer import NewerTest  # noqa: E402
+
+
+class NewerTorchTest(NewerTest):
+    def suite(self, name):
+        self.run_suite(f"tests/python/test_torch_{name}.py")
+
+    def test_it_is_newer(self):
+        told = self.inside("python3", "-c", "import torch; print(torch.__version__, torch.cuda.is_available())")
+        self.assertRegex(told, r"^2\.6\.\d.* False\n$")
+
+    def test_channel(self):
+        self.suite("channel")
+
+    def test_multiprocessing(self):
+        self.suite("multiprocessing")
+
+    def test_pool(self):
+        self.suite("pool")
+
+    def test_share(self):
+        self.suite("share")
+
+
+if __name__ == "__main__":
+    unittest.main()
