@@ -85,15 +85,15 @@ class OtherGpuTest(DriverTest):
     def test_copies(self):
         """Each by the GPU that has it mapped; what another would have to copy is refused before it is tried."""
         first = self.closed_later(self.package.allocate(MIB, device=self.other))
-        first.write(b"x" * MIB)
+        first.write(b"a" * MIB)
         array = first.array()
         producer = self.closed_later(self.package.channel_create(slots=1, slot_bytes=MIB, device=self.other))
         self.make_current(0)
         with self.package.put("copy", array) as copy:
-            self.assertEqual((copy.device, copy.cuda_device, copy.read(3)), (self.other, 1, b"xxx"))
+            self.assertEqual((copy.device, copy.cuda_device, copy.read(3)), (self.other, 1, b"aaa"))
         home = next(device.uuid for device in self.package.status().devices if device.kind == "cuda")
         with self.package.put("copy", array, device=home) as copy:
-            self.assertEqual((copy.device, copy.is_peer, copy.read(3)), (home, True, b"xxx"))
+            self.assertEqual((copy.device, copy.is_peer, copy.read(3)), (home, True, b"aaa"))
         elsewhere = self.closed_later(self.package.channel_create(slots=1, slot_bytes=MIB, device=home))
         with producer.item() as item:
             item.put(array)

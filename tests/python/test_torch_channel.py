@@ -27,6 +27,10 @@ class BatchTest(TorchTest):
                     producer.send(sent)
                     with consumer.receive(10) as got:
                         self.assertEqual(repr(got), repr(sent))
+            for zero in (0.0, -0.0):
+                producer.send([one, zero])
+                with consumer.receive(10) as (_, got):
+                    self.assertEqual(str(got), str(zero))
             producer.send(one)
             item = consumer.channel.take(10, stream=consumer.stream)
             self.assertEqual(item.meta["tensor"]["shape"], [2, 3])  # as any program reads it
