@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program may do wrong with the package, and what may come between: numbers of any size, things closed under others, an item in many
-hands, signals and cancellation while something is being taken, producers that stopped half way, arrays of all makes."""
+hands, signals and cancellation while something is being taken, producers that stopped half way, arrays of all makes.
+Runs on memory that has descriptors."""
 
 import asyncio
 import gc
@@ -33,9 +34,10 @@ class MisuseTest(PackageTest):
     def setUp(self):
         super().setUp()
         self.ours = self.connect()
+        self.device = self.device_of(self.ours)
 
     def pair(self, **options):
-        create = {"slots": 1, "slot_bytes": SLOT, "device": "host", **options}
+        create = {"slots": 1, "slot_bytes": SLOT, "device": self.device, **options}
         return self.closed_later(self.ours.channel_create("ch", **create)), self.closed_later(self.ours.channel_attach("ch"))
 
     def refused(self, call, what, kind=gpuipc.InvalidParameterError):
@@ -161,7 +163,7 @@ class LayoutsTest(MisuseTest):
         card.close()
 
     def test_metadata_of_an_array_is_an_object(self):
-        with self.ours.put("m", b"1234", meta={"mine": [1]}):
+        with self.ours.put("m", b"1234", meta={"mine": [1]}, device=self.device):
             self.assertEqual(self.ours.get("m").meta["mine"], [1])
         with self.ours.allocate(4) as buffer:
             self.assertEqual(buffer.array().meta, {})
@@ -171,7 +173,7 @@ class SourcesTest(MisuseTest):
     """Arrays of others, as they are looked at."""
 
     def put(self, array):
-        with self.ours.put(None, array) as buffer:
+        with self.ours.put(None, array, device=self.device) as buffer:
             return buffer.read(), buffer.layout().shape
 
     def test_an_interface_with_a_buffer(self):
@@ -205,7 +207,7 @@ class SourcesTest(MisuseTest):
             self.put(Metal())
 
     def test_read_only_ones(self):
-        self.ours.put("a", numpy.arange(4, dtype="u1"), keep=60).close()
+        self.ours.put("a", numpy.arange(4, dtype="u1"), keep=60, device=self.device).close()
         reader = self.ours.open("a", access="ro")
         self.assertEqual(self.put(reader), (b"\0\1\2\3", (4,)))
         with self.ours.allocate(8, meta=gpuipc.Layout.of("bfloat16", (4,)).to_meta()) as buffer:
@@ -226,7 +228,7 @@ class SourcesTest(MisuseTest):
                     item.publish(len(wanted))
                 with consumer.take(5) as item:
                     self.assertEqual(item.read(), wanted)
-                with self.ours.put(None, data) as copy:
+                with self.ours.put(None, data, device=self.device) as copy:
                     self.assertEqual(copy.array().tobytes(), wanted)
             self.assertEqual(buffer.readinto(numpy.zeros((0, 3))), 0)
             into = numpy.zeros((2, 2), dtype="u1")
@@ -395,7 +397,7 @@ class InterruptsTest(MisuseTest):
         other, kept = self.connect(), []
         for i in range(10):
             self.interrupted(lambda i=i: self.ours.open(f"n{i}", access="ro", wait=WAIT_S),
-                             lambda i=i: kept.append(other.put(f"n{i}", b"x")))
+                             lambda i=i: kept.append(other.put(f"n{i}", b"x", device=self.device)))
             gc.collect()
             wait_for(lambda i=i: [lease.access for lease in other.leases(f"n{i}")] == ["rw"], "the lease's end")
 
@@ -496,7 +498,7 @@ class HalfTest(MisuseTest):
         self.assertTrue(looked.wait(WAIT_S))
         self.ours.free("half")
         holder.close()
-        with self.ours.put("half", b"whole"):
+        with self.ours.put("half", b"whole", device=self.device):
             thread.join(WAIT_S)
         self.assertEqual(got, [b"whole"])
 
@@ -505,7 +507,7 @@ class HalfTest(MisuseTest):
         gpuipc.Buffer.seal = lambda buffer: [][1]
         try:
             with self.assertRaises(IndexError):
-                self.ours.put("kept", b"x", keep=60)
+                self.ours.put("kept", b"x", keep=60, device=self.device)
         finally:
             gpuipc.Buffer.seal = real
         self.assertEqual(self.ours.buffers("kept"), [])

@@ -47,8 +47,9 @@ class ReadmeTest(PackageTest):
         return {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "GPUIPC_LIB", "LD_"))}
 
     def run_piece(self, code):
-        process = self.owned(subprocess.Popen([f"{self.place}/bin/python3", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                              cwd="/", env={**self.own_environment(), "GPUIPC_SOCKET": self.daemon.socket}))
+        environment = {**self.own_environment(), "GPUIPC_SOCKET": self.daemon.socket}
+        process = self.owned(subprocess.Popen([f"{self.place}/bin/python3", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                              text=True, cwd="/", env=environment))
         process.end = lambda: (process.kill(), process.communicate())
         return process
 
