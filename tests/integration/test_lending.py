@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Descriptors on their way: the kernel counts those sent and not yet received against one limit of the daemon's user,
-so a client that does not read must not use it up for all."""
+so a client that does not read must not use it up for all. Runs on memory that has descriptors."""
 
 import os
 import shutil
@@ -10,6 +10,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
+import backend
 from daemon import GPUIPCD, Daemon, wait_for
 from rawclient import WAIT_S
 
@@ -32,13 +33,16 @@ class OrdinaryUserTest(unittest.TestCase):
                        f"exec setpriv --reuid {USER} --regid {USER} --clear-groups "
                        f"prlimit --nofile={N_OPEN}:{N_OPEN} {GPUIPCD} \"$@\" --socket {self.directory}/s\n")
         os.chmod(program, 0o755)
-        self.daemon = Daemon(program=program, admin=False, wait=False)
+        # A fake GPU belongs to who made it.
+        environment = {} if backend.HOST or backend.REAL else {"GPUIPC_FAKE_CUDA": f"state {self.directory}/gpu; devices 1; log no"}
+        self.daemon = Daemon(program=program, admin=False, wait=False, environment=environment)
         self.daemon.socket = f"{self.directory}/s"
         self.addCleanup(self.daemon.kill)
         wait_for(lambda: os.path.exists(self.daemon.socket), "the socket")
         self.owner = self.daemon.client()
         self.addCleanup(self.owner.close)
-        self.owner.call("Allocate", {"size": 4096, "mode": "0666"})
+        handle = self.owner.call("Allocate", {"size": 4096, "mode": "0666"})["handle"]
+        self.assertEqual(handle["kind"], backend.HANDLE)
 
     def flood(self):
         """A client that asks and never reads."""
