@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptors on their way: the kernel counts those sent and not yet received against one limit of the daemon's user,
-so a client that does not read must not use it up for all. Runs on memory that has descriptors."""
+"""Descriptors that are lent: each is its holder's alone, whoever closes his. And those on their way: the kernel counts those sent and not
+yet received against one limit of the daemon's user, so a client that does not read must not use it up for all. Runs on memory that has
+descriptors."""
 
 import os
 import shutil
@@ -11,6 +12,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import backend
+from books import PAGE, HoldersTest
 from daemon import GPUIPCD, Daemon, wait_for
 from rawclient import WAIT_S
 
@@ -77,6 +79,46 @@ class OrdinaryUserTest(unittest.TestCase):
             ids.add(client.result()["lease"])
             os.close(client.take_fd())
         self.assertEqual(len(ids), client.n_asked)
+
+
+class ClosedByOneTest(HoldersTest):
+    """What one holder closes takes nothing from another, nor from who comes later."""
+
+    DATA = b"still here"
+
+    def opened(self, name, access):
+        """By another process, which has not mapped it yet."""
+        holder = self.holder()
+        holder.lease = holder.call("Open", {"name": name, "access": access})["lease"]
+        return holder
+
+    def assert_reads(self, holder, access):
+        holder.map_next("memory", PAGE, access == "rw")
+        self.assertEqual(holder.peek("memory", len(self.DATA)), self.DATA)
+
+    def leave(self, holder):
+        holder.drop_fds()
+        holder.call("Release", {"lease": holder.lease})
+
+    def test_descriptor_and_lease(self):
+        for mine in ("ro", "rw"):
+            for theirs in ("ro", "rw"):
+                with self.subTest(mine=mine, theirs=theirs):
+                    name = f"lent/{mine}-{theirs}"
+                    owner = self.holder()
+                    owner.lease = owner.call("Allocate", {"size": PAGE, "name": name})["lease"]
+                    stays, goes = self.opened(name, theirs), self.opened(name, mine)
+                    owner.map_next("memory", PAGE)
+                    owner.write("memory", self.DATA)
+                    for each in (goes, owner):
+                        self.leave(each)
+                    goes.kill()
+                    self.assert_reads(stays, theirs)
+                    for access in ("ro", "rw"):
+                        late = self.opened(name, access)
+                        self.assert_reads(late, access)
+                        self.leave(late)
+                    self.leave(stays)
 
 
 if __name__ == "__main__":
