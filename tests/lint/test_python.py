@@ -116,6 +116,10 @@ class PythonTest(unittest.TestCase):
                 self.assertTrue(that_run_input(text))
         self.assertEqual(that_run_input("import re, torch\nfrom .torch import multiprocessing\nre.compile('x')\nx.load()\ntorch.compile(x)"), [])
 
+    def test_jax_is_told_of_by_its_version(self):
+        version = re.search(r"\bjax==(\S+);", read("mk/deps")).group(1)
+        self.assertIn(f"\n| JAX | {version}: ", read("client/python/README.md"))
+
     def test_the_wheel_is_told_of_by_its_name(self):
         version = re.search(r'GPUIPC_VERSION "(.*)"', read("include/gpuipc.h")).group(1)
         self.assertRegex(read("client/python/README.md"), rf"gpuipc-{re.escape(version)}-py3-none-manylinux_2_34_x86_64\.whl")

@@ -154,7 +154,7 @@ class Array:
             raise BufferError("a copy within a GPU's memory is the consumer's to make: ask without copy=True")
         if self.readonly and not versioned:
             raise BufferError("the array is read-only, which a DLPack capsule of before version 1.0 cannot say: ask with "
-                              "max_version=(1, 0), or use Array.torch()")
+                              "max_version=(1, 0), or use Array.torch() or Array.jax()")
         self._order(stream)
         return self._capsule(versioned)
 
@@ -308,6 +308,27 @@ class Array:
         import cupy
 
         return cupy.asarray(self) if DTYPES[self.dtype][2] else cupy.from_dlpack(self)
+
+    def jax(self) -> Any:
+        """A jax.Array of the same memory, of a read-only array too: JAX writes to none. It copies what is 64 bits wide unless
+        jax_enable_x64 is set, and what is not aligned as it wants it. What is not sealed may change under it."""
+        import jax.dlpack
+
+        return jax.dlpack.from_dlpack(_ForReaders(self))
+
+
+class _ForReaders:
+    """An array for one who writes to none, and has no DLPack that could say that it must not."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: Optional[int] = None, **_: Any) -> Any:
+        self.array._order(stream)
+        return self.array._capsule(False)
 
 
 def _byte_view(owner: object, pointer: int, n: int, read_only: bool) -> _View:

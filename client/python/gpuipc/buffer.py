@@ -302,6 +302,10 @@ class Buffer:
         """array().cupy()."""
         return self.array().cupy()
 
+    def jax(self) -> Any:
+        """array().jax()."""
+        return self.array().jax()
+
     def fence(self, offset: int) -> Fence:
         """A fence in the eight bytes at `offset`; see `Fence`.
 
