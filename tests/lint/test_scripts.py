@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shell and Python as their own checkers see them."""
+"""Shell and Python as their own checkers see them; what is said of make and of the tests is there."""
 
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -34,6 +35,21 @@ class ScriptsTest(unittest.TestCase):
         done = subprocess.run(["make", "--question", "--dry-run", *sorted(told - {"deps"})], cwd=ROOT,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         self.assertNotIn("No rule to make target", done.stdout)
+
+    def test_what_is_told_of_tests_is_there(self):
+        """CONTRIBUTING.md's `room/suite` and `room/suite:case`."""
+        table = re.findall(r"^\| .* \|$", read("CONTRIBUTING.md"), re.M)
+        self.assertGreater(len(table), 10)
+        for line in table[2:]:
+            told = re.findall(r"`(\w+)/(\w+)(?::(\w+))?`", line)
+            self.assertTrue(told, line)
+            for room, suite, case in told:
+                with self.subTest(line.split(" | ")[0], room=room, suite=suite, case=case):
+                    names = [f"tests/{room}/{prefix}{suite}.{end}" for prefix in ("test_", "fuzz_", "") for end in ("c", "py")]
+                    found = [name for name in names if os.path.exists(f"{ROOT}/{name}")]
+                    self.assertTrue(found)
+                    if case:
+                        self.assertRegex(read(found[0]), rf"(def |START_TEST\(){case}\b")
 
 
 if __name__ == "__main__":
