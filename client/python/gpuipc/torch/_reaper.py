@@ -32,6 +32,7 @@ class Reaper:
         self._lock = threading.RLock()
         self._awaited: dict[str, dict[str, Callable[[], None]]] = {}
         self._holds = 0
+        self._looks: set[str] = set()  # leases of its own, of which the news is no news
         self._watch: Optional[Any] = None
         self._thread: Optional[threading.Thread] = None
 
@@ -130,6 +131,8 @@ class Reaper:
             return
         if event.kind == "freed":
             self._call(buffer.id, "freed")
+        elif event.kind == "opened" and event.lease is not None and event.lease.id in self._looks:
+            self._looks.discard(event.lease.id)
         elif event.kind == "opened" and (buffer.leases or 0) > 1:
             self._call(buffer.id, "opened")
 
@@ -164,7 +167,8 @@ class Reaper:
         if "opened" not in self._awaited.get(buffer, {}):
             return False
         try:
-            client.open(id=buffer, access="ro").close()
+            with client.open(id=buffer, access="ro") as look:
+                self._looks.add(look.lease)
         except errors.NoSuchBufferError:
             return True
         return False
