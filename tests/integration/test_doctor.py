@@ -15,7 +15,8 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 from daemon import BUILD, GPUIPCCTL, GPUIPCD, Daemon, DaemonTest, wait_for  # noqa: E402
-from rawclient import WAIT_S, RawClient  # noqa: E402
+from rawclient import WAIT_S, RawClient, ReplyError  # noqa: E402
+from relay import Relay  # noqa: E402
 
 DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 FAKE = f"{BUILD}/fake"
@@ -179,6 +180,20 @@ class SocketTest(DoctorTest):
         self.assertTrue(done.stderr.rstrip().endswith("[G101]"), done.stderr)
 
 
+class VersionTest(DoctorTest):
+    def test_another_version(self):
+        """All of it works; what is told is that the two differ. (To the daemon it is the relay that calls, of another pid: G009.)"""
+        version = self.daemon.status()["version"]
+        words = {f'"version":"{version}"'.encode(): b'"version":"9.8.7"'}
+        with Relay(f"{self.scratch}/s", self.daemon.socket, words) as relay:
+            report = self.report(path=f"{self.scratch}/s", expect=DONE, codes=("G100", "G200", "G504", "G600"))
+            self.assertGreater(relay.replaced, 0)
+        self.assertEqual(report.find("G504")["cause"], f"The daemon is 9.8.7, this command {version}.")
+        direct = self.report(expect=DONE, without=("G504",))
+        self.assertEqual([code for code in report.codes() if code not in ("G504", "G009")], direct.codes())
+        self.assertEqual(report.find("G504")["level"], "note")
+
+
 @as_root
 class MountTest(DoctorTest):
     def waiting_box(self, script):
@@ -332,6 +347,15 @@ class QuotaTest(DoctorTest):
             client.close()
         self.assertIn("clients_per_uid", report.find("G203")["cause"])
 
+    def test_not_a_byte_is_lent(self):
+        """Another client has all that this user may have: who one is cannot be asked, and the rest is looked at all the same."""
+        with self.client() as client:
+            lease = client.call("Allocate", {"size": 1 << 20, "device": "host"})["lease"]
+            report = self.report(expect=FAILED, codes=("G100", "G205", "G300", "G601"), without=("G200", "G600"))
+            client.call("Release", {"lease": lease})
+        self.assertEqual(report.find("G205")["level"], "warn")
+        self.assertIn("bytes_per_uid", report.find("G205")["cause"])
+
     def test_trial_refused(self):
         report = self.report(expect=FAILED, codes=("G200", "G601"), without=("G600",))
         self.assertIn("bytes_per_uid", report.find("G601")["cause"])
@@ -381,6 +405,27 @@ class DriverTest(FakeTest):
             with self.subTest(result):
                 report = self.scripted(f"on cuInit fail={result}", expect=FAILED, codes=(code, "G607"))
                 self.assertIn(f"({result})", report.find(code)["cause"])
+
+    def test_library_is_too_old(self):
+        report = self.report(environment={"LD_LIBRARY_PATH": f"{FAKE}/older"}, expect=FAILED, codes=("G002", "G607"),
+                             without=("G001", "G400"))
+        self.assertEqual(report.find("G002")["level"], "fail")
+        self.assertIn("cuDeviceGetUuid_v2", report.find("G002")["cause"])
+        self.assertIn("470 or newer", report.find("G002")["fix"])
+
+    def test_device_of_the_daemon_is_sick(self):
+        self.say("on cuMemCreate exe=gpuipcd device=0 fail=214")
+        with self.client() as client, self.assertRaises(ReplyError) as caught:
+            client.call("Allocate", {"size": 4096, "device": GPUS[0]})
+        self.assertTrue(caught.exception.name.endswith(".DeviceDegraded"), caught.exception)
+        report = self.report(expect=FAILED, codes=("G502", "G600"))
+        self.assertEqual(report.codes("fail"), ["G502"])
+        self.assertIn(f"a device {GPUS[0]} (Fake GPU)", report.find("G502")["cause"])
+        self.assertIn("journalctl -u gpuipcd", report.find("G502")["fix"])
+        # What its log tells is mended.
+        self.say("")
+        wait_for(lambda: not any(device["degraded"] for device in self.daemon.status()["devices"]), "a device that answers again")
+        self.report(expect=DONE, without=("G502",))
 
     @as_root
     def test_proc_of_another_namespace(self):
@@ -504,6 +549,24 @@ class DriverlessTest(BoxTest):
     def test_driver_on_the_host(self):
         driver = "mount -t tmpfs none /proc/driver; mkdir /proc/driver/nvidia; echo NVRM > /proc/driver/nvidia/version\n"
         self.box(driver, expect=DONE, codes=("G022",), without=("G003", "G021"))
+
+
+class HostDaemonTest(FakeTest):
+    """The daemon was told to lend host memory alone."""
+
+    def make_daemon(self):
+        super().make_daemon().stop()
+        return Daemon("--backend", "host")
+
+    def test_a_gpu_here(self):
+        report = self.report(expect=FAILED, codes=("G400", "G501", "G600"), without=("G402",))
+        self.assertEqual(report.codes("fail"), ["G501"])
+        self.assertIn("with 2 GPUs, but the daemon has none", report.find("G501")["cause"])
+        self.assertIn("--backend host", report.find("G501")["fix"])
+
+    def test_no_gpu_anywhere(self):
+        report = self.report(environment={"LD_LIBRARY_PATH": ""}, expect=DONE, codes=("G501", "G600"), without=("G400",))
+        self.assertEqual(report.find("G501")["level"], "note")
 
 
 class TrialTest(FakeTest):
