@@ -74,7 +74,7 @@ class CodesTest(unittest.TestCase):
         text = "".join(read(path) for path in sources.files(".c", ".h", rooms=("client",))
                        if os.path.basename(path) not in ("doctor_codes.h", "advice.c"))
         for name, code, _ in codes():
-            self.assertRegex(text, rf"\bDOCTOR_{name}\b", f"{code} is given by nobody")
+            self.assertTrue(re.search(rf"\bDOCTOR_{name}\b", text), f"{code} is given by nobody")
 
     def test_each_code_is_provoked(self):
         """By a test of doctor's where doctor gives it, by another where the library does. Tests of the table provoke nothing, and those
