@@ -3,7 +3,7 @@
 # Runs the GPU tier on a machine with a GPU, from build/gpu/ as `make gpu-bundle` made it, as root:
 #
 #     tests/gpu/run.sh [PART] [STEP...]
-#     tests/gpu/run.sh --dry [PART] [STEP...]    on the fakes, as far as they go
+#     tests/gpu/run.sh --dry [PART] [STEP...]    on the fakes, as far as they go; GPUIPC_DRY_GPUS=2: on two
 #
 # The parts, all of one GPU but the last: one (default: the daemon, libgpuipc, gpuipcctl), python (the package with PyTorch), pipeline
 # (preprocessing and training), two. Writes RESULTS.md (RESULTS-PART.md of the others, RESULTS-STEP.md where steps are named), a log and
@@ -45,7 +45,7 @@ libraries=
 if [ "$dry" ]; then
         libraries=$bundle/fake
         echo 'RegistryDwords: ""' > "$bundle/params"
-        n_gpus=1
+        n_gpus=${GPUIPC_DRY_GPUS:-1}
         [ "$part" != two ] || n_gpus=2
         export GPUIPC_FAKE_CUDA="state $bundle/state; devices $n_gpus"
         export GPUIPC_NVIDIA_PARAMS="$bundle/params"
