@@ -58,8 +58,9 @@ def without_torch(run):
 # ---- the suites ------------------------------------------------------------------------------------------------
 
 
-def run_suites(rig, suites=SUITES):
-    """All at once, each with a daemon of its own."""
+def run_suites(rig, suites=SUITES, visible="0"):
+    """All at once, each with a daemon of its own. Where nothing is said of a device they mean the only GPU, so that no other is seen."""
+    own = {**environment(rig), "GPUIPC_TEST_LIMIT_S": str(SUITE_S - 2), **({"CUDA_VISIBLE_DEVICES": visible} if visible else {})}
     done = {}
 
     def one(what):
@@ -67,8 +68,7 @@ def run_suites(rig, suites=SUITES):
         path = f"{HERE}/../pythontests/test_torch_{name}.py"
         with open(os.environ["OUT"] + f"/test_torch_{what.replace(':', '-')}.log", "w+", encoding="utf-8", errors="replace") as output:
             suite = subprocess.Popen([sys.executable, "-B", path, "-v", *some], stdin=subprocess.DEVNULL, stdout=output,
-                                     stderr=output, start_new_session=True,
-                                     env={**environment(rig), "GPUIPC_TEST_LIMIT_S": str(SUITE_S - 2)})
+                                     stderr=output, start_new_session=True, env=own)
             try:
                 status = suite.wait(timeout=SUITE_S)
             except subprocess.TimeoutExpired:
@@ -181,4 +181,4 @@ def compare(rig):
 
 STEPS = [Step("python-suite", 85, without_torch(run_suites)), Step("python-deaths", 100, without_torch(deaths)),
          Step("python-compare", 90, without_torch(compare))]
-TWO_STEPS = [Step("python-two", 80, without_torch(lambda rig: run_suites(rig, TWO_SUITES)))]
+TWO_STEPS = [Step("python-two", 80, without_torch(lambda rig: run_suites(rig, TWO_SUITES, None)))]
