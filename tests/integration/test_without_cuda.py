@@ -8,7 +8,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from channel_member import CreateOptions, Item  # noqa: E402
+from channel_member import AttachOptions, CreateOptions, Item  # noqa: E402
 from daemon import BUILD, ROOT, Daemon, DaemonTest  # noqa: E402
 from library import Library, LibraryError  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
@@ -103,7 +103,14 @@ class HostTest(PlainTest):
         publish = ("gpuipc_channel_publish", channel, ctypes.byref(item), ctypes.c_int64(8), None, ctypes.c_size_t(0))
         self.assertIn("stream", self.refused(self.library.call, *publish, A_STREAM))
         self.library.call(*publish, None)  # it stayed in hand
-        self.library.call("gpuipc_channel_free", channel)
+        options, consumer = AttachOptions(ctypes.sizeof(AttachOptions), 1, -2, 0, None), ctypes.c_void_p()
+        self.library.call("gpuipc_channel_attach", self.ours.pointer, b"c", ctypes.byref(options), ctypes.byref(consumer))
+        self.library.call("gpuipc_channel_take", consumer, None, 0, ctypes.byref(item))
+        release = ("gpuipc_channel_release", consumer, ctypes.byref(item))
+        self.assertIn("stream", self.refused(self.library.call, *release, A_STREAM))
+        self.library.call(*release, None)
+        for each in (channel, consumer):
+            self.library.call("gpuipc_channel_free", each)
 
     def test_daemon_for_gpus(self):
         done = self.run_plain("gpuipcd", "--backend", "cuda", "--socket", f"{self.daemon.directory}/other", "--admin-socket", "",
