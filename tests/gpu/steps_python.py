@@ -17,7 +17,7 @@ from steps_lifetime import memory_kb
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = ("page", "weights:classic_handles", "producer_and_consumer:five_lines:classic", "in_two_sandboxes:pipeline")
-SUITES = ("share", "pool", "compile", "channel", "multiprocessing",
+SUITES = ("share", "pool", "compile", "channel", "interfaces", "multiprocessing",
           *(":".join(["examples", *(f"ExamplesTest.test_{one}" for one in some.split(":"))]) for some in EXAMPLES))
 # For a short run: which suites (with a test of each, perhaps: "share:LeaseTest"), and the seconds that each may take.
 SUITES = tuple(os.environ.get("GPUIPC_PYTHON_SUITES", " ".join(SUITES)).split())

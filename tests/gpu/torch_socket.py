@@ -18,7 +18,7 @@ from torch_ends import CONTEXT, DEVICE, finish, hear, process, quantiles, said, 
 
 NAME = "tensorsocket"
 HALVES = 2  # of a batch: to make its own of one alone, its producer cannot
-ATTEMPTS, BEGIN_S = 3, 8
+ATTEMPTS, BEGIN_S = 2, 6
 WAIT_S = 10  # so long a consumer waits for what does not come
 
 
