@@ -245,17 +245,16 @@ static int conn_pump(struct conn *conn, struct reply *ret, gpuipc_error *ret_err
 /* A daemon with nothing else to do answers sooner than a sleeper wakes. Whoever wants this processor gets it. */
 static int conn_look(struct conn *conn, int64_t deadline, struct reply *ret, gpuipc_error *ret_error) {
         int64_t until = clock_usec() + LOOK_USEC;
-        int r;
 
         if (until > deadline)
                 until = deadline;
-        do {
-                r = conn_pump(conn, ret, ret_error);
-                if (r != -EAGAIN)
+        for (;;) {
+                int r = conn_pump(conn, ret, ret_error);
+
+                if (r != -EAGAIN || clock_usec() >= until)
                         return r;
                 (void)sched_yield();
-        } while (clock_usec() < until);
-        return -EAGAIN;
+        }
 }
 
 int conn_receive_any(struct conn *const *conns, size_t n, int64_t deadline, size_t *ret_which,

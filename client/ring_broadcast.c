@@ -23,14 +23,14 @@ static int pass_reader(struct ring *ring, unsigned member, uint64_t ticket, bool
          * from now on sees that it was declared left, and stops. */
         if (RING_RULE(the_cursor_is_looked_at_again) && ring_load(&place->cursor) != cursor)
                 return RING_AGAIN;
-        if (ring_cursor_state(cursor) != RING_IDLE)
+        if (ring_cursor_state(cursor) == RING_READING)
                 return RING_UNREADY;
         if (life == RING_LEFT)
                 return RING_OK;
         if (ring->geometry.policy == RING_BLOCK)
                 return RING_UNREADY;
         if (may_drop)
-                (void)ring_cas(&place->cursor, cursor, ring_cursor(ticket + 1, RING_IDLE));
+                (void)ring_cas(&place->cursor, cursor, ring_cursor(ticket + 1, ring_cursor_state(cursor)));
         return may_drop ? RING_AGAIN : RING_OK;
 }
 
@@ -87,42 +87,42 @@ int broadcast_claim(struct ring *ring, struct ring_spot *spot) {
 
 /* A producer loads tail, finds t, then looks at the cursors before it claims t. One who does not see this cursor looked
  * before it was stored, so found t before that; so tail, loaded after the store, is at least t. As long as it is within a
- * lap of the cursor, whoever claims the cursor's slot anew has still to look, and will see it. */
+ * lap of the cursor, whoever claims the cursor's slot anew has still to look, and will see it.
+ *
+ * Until then it is JOINING, and nobody takes it for being there: whoever sees it IDLE begins nothing that it does not get. */
 static int settle(struct ring *ring, uint64_t ticket) {
         struct ring_member *me = ring_myself(ring);
 
         for (int i = 0; i < JOIN_TRIES; i++) {
-                uint64_t tail = ring_load(&ring->page->tail);
+                uint64_t cursor = ring_cursor(ticket, RING_JOINING), tail = ring_load(&ring->page->tail);
+                bool lapped = tail - ticket >= ring->geometry.n_slots;
+
                 if (tail < ticket || tail > RING_TICKET_MAX)
                         return ring_is_corrupt(ring);
-                if (tail - ticket < ring->geometry.n_slots)
-                        return RING_OK;
-                /* Lapped. A producer may have moved the cursor by now: it saw it, and so will those after it. */
-                if (!ring_cas(&me->cursor, ring_cursor(ticket, RING_IDLE), ring_cursor(tail, RING_IDLE)))
-                        return RING_OK;
-                ticket = tail;
-                ring_wake(ring, &ring->page->room);
+                if (!lapped || !RING_RULE(joiner_looks_again)) {
+                        ring->expected = ticket;
+                        if (ring_cas(&me->cursor, cursor, ring_cursor(ticket, RING_IDLE)))
+                                return RING_OK;
+                } else if (ring_cas(&me->cursor, cursor, ring_cursor(tail, RING_JOINING))) {
+                        ring_wake(ring, &ring->page->room);
+                }
+                /* Moved, by this or by a producer that gives up the oldest: that one saw it, and so will those after it. */
+                cursor = ring_load(&me->cursor);
+                if (ring_cursor_state(cursor) != RING_JOINING || ring_cursor_ticket(cursor) < ticket)
+                        return ring_is_corrupt(ring);
+                ticket = ring_cursor_ticket(cursor);
         }
         return ring_is_corrupt(ring);
 }
 
 int broadcast_join(struct ring *ring) {
-        struct ring_member *me = ring_myself(ring);
-        uint64_t ticket = ring_load(&ring->page->tail), cursor;
-        int r = RING_OK;
+        uint64_t ticket = ring_load(&ring->page->tail);
 
         if (ticket > RING_TICKET_MAX)
                 return ring_is_corrupt(ring);
         (void)ring_or(&ring->page->readers, UINT64_C(1) << ring->me);
-        ring_store(&me->cursor, ring_cursor(ticket, RING_IDLE));
-        if (RING_RULE(joiner_looks_again))
-                r = settle(ring, ticket);
-        cursor = ring_load(&me->cursor);
-        if (r == RING_OK && (ring_cursor_state(cursor) != RING_IDLE || ring_cursor_ticket(cursor) > RING_TICKET_MAX))
-                r = ring_is_corrupt(ring);
-        if (r == RING_OK)
-                ring->expected = ring_cursor_ticket(cursor);
-        return r;
+        ring_store(&ring_myself(ring)->cursor, ring_cursor(ticket, RING_JOINING));
+        return settle(ring, ticket);
 }
 
 /* A slot that is not at the cursor's ticket any more: a producer must have moved the cursor first. */

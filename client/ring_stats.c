@@ -9,23 +9,27 @@ static uint64_t ahead(const struct ring *ring, uint64_t from, uint64_t to) {
         return n < ring->geometry.n_slots ? n : ring->geometry.n_slots;
 }
 
+static bool is_in_place(uint64_t cursor) {
+        enum ring_cursor_state state = ring_cursor_state(cursor);
+        return state != RING_NOWHERE && (state != RING_JOINING || !RING_RULE(who_joins_is_not_there));
+}
+
 static uint64_t lag(const struct ring *ring, unsigned member, uint64_t tail) {
         const struct ring_member *place = &ring->page->members[member];
         uint64_t cursor = ring_note(&place->cursor);
         enum ring_life life = ring_member_life(ring_note(&place->word));
 
-        if (ring_cursor_state(cursor) == RING_NOWHERE || (life != RING_ALIVE && life != RING_LEFT))
+        if (!is_in_place(cursor) || (life != RING_ALIVE && life != RING_LEFT))
                 return 0;
         return ahead(ring, ring_cursor_ticket(cursor), tail);
 }
 
-/* A consumer that is let into a broadcast gets nothing before it has a cursor: until then it is not there. */
+/* A consumer that is let into a broadcast gets nothing before it has a cursor: until then it is not there, nor was it when it died. */
 static enum ring_life life_of(const struct ring *ring, const struct ring_member *place, uint64_t word) {
         enum ring_life life = ring_member_life(word);
-        bool joins = ring->geometry.mode == RING_BROADCAST && ring_member_role(word) != RING_PRODUCER &&
-                     ring_cursor_state(ring_note(&place->cursor)) == RING_NOWHERE;
+        bool reads = ring->geometry.mode == RING_BROADCAST && ring_member_role(word) != RING_PRODUCER;
 
-        return life > RING_REAPED || (life == RING_ALIVE && joins) ? RING_VACANT : life;
+        return life > RING_REAPED || (reads && !is_in_place(ring_note(&place->cursor))) ? RING_VACANT : life;
 }
 
 uint64_t ring_peek_depth(struct ring *ring) {

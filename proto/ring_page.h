@@ -55,8 +55,8 @@ static inline enum ring_state ring_word_state(uint64_t word) {
         return (enum ring_state)(word & 7);
 }
 
-/* Of a broadcast's consumer: {ticket 62, state 2}, the ticket that it reads or will read next. */
-enum ring_cursor_state { RING_NOWHERE = 0, RING_IDLE, RING_READING };
+/* Of a broadcast's consumer: {ticket 62, state 2}, the ticket that it reads or will read next. JOINING: it may yet begin later. */
+enum ring_cursor_state { RING_NOWHERE = 0, RING_IDLE, RING_READING, RING_JOINING };
 
 static inline uint64_t ring_cursor(uint64_t ticket, enum ring_cursor_state state) {
         return ticket << 2 | state;

@@ -19,7 +19,7 @@ static int count_consumers(gpuipc_channel *channel) {
         if (gpuipc_channel_get_stats(channel, &stats, NULL) != 0)
                 return 0;
         for (int i = 0; i < stats.n_members; i++)
-                n += stats.members[i].role == GPUIPC_CHANNEL_CONSUMER;
+                n += stats.members[i].role == GPUIPC_CHANNEL_CONSUMER && stats.members[i].alive;
         return n;
 }
 

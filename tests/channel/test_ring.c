@@ -276,13 +276,16 @@ END_TEST
 START_TEST(who_is_let_in_is_there_once_it_has_joined) {
         bool broadcast = _i;
         static struct ring_stats stats;
+        unsigned number, never;
         struct ring *late;
-        unsigned number;
 
         pair_open(broadcast ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 2);
         number = stage_admit(&stage, RING_CONSUMER);
+        never = stage_admit(&stage, RING_CONSUMER);
+        ring_mark_dead(producer, never, 1);
         ring_stats(producer, &stats);
         ck_assert_int_eq(stats.members[number].life, broadcast ? RING_VACANT : RING_ALIVE);
+        ck_assert_int_eq(stats.members[never].life, broadcast ? RING_VACANT : RING_DEAD);
         ck_assert_int_eq(stats.members[ring_me(producer)].life, RING_ALIVE);
         ck_assert_int_eq(stats.members[ring_me(consumer)].life, RING_ALIVE);
         put(producer, 1);

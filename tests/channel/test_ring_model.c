@@ -75,6 +75,7 @@ static struct {
         int64_t n_told[MODEL_ACTORS];
         int64_t has_ended[MODEL_ACTORS];
         int64_t start[MODEL_ACTORS]; /* the first ticket that it will see; -1: not joined */
+        int64_t owed[TICKETS_MAX];   /* bit i: actor i had joined, as the figures told the producer before it began the item */
         int64_t producers_left, consumers_left, victim, is_noted, has_left, is_given;
 } world;
 
@@ -104,12 +105,22 @@ static void one_less(unsigned actor, int64_t *left) {
                 ring_page_close(page);
 }
 
+/* Those that join and are told as being there. */
+static int64_t who_has_joined(const struct ring *ring) {
+        int64_t who = 0;
+
+        for (unsigned i = 0; scenario->mode == RING_BROADCAST && scenario->cast[i]; i++)
+                if (is_one_of(i, "J") && life_of(ring, &page->members[i], ring_note(&page->members[i].word)) == RING_ALIVE)
+                        who |= INT64_C(1) << i;
+        return who;
+}
+
 static void produce(unsigned me) {
         struct ring *ring = &world.rings[me];
         struct ring_item item;
 
         for (unsigned k = 0; k < scenario->items; k++) {
-                int64_t id = me * 100 + k + 1;
+                int64_t id = me * 100 + k + 1, joined = who_has_joined(ring);
                 int r = ring_begin_produce(ring, DEADLINE_NONE, &item);
                 if (r == RING_CLOSED)
                         break;
@@ -118,6 +129,7 @@ static void produce(unsigned me) {
                 if (item.ticket >= TICKETS_MAX || world.claimed[item.ticket] != 0)
                         model_fail("ticket %lu is given twice", (unsigned long)item.ticket);
                 world.claimed[item.ticket] = id;
+                world.owed[item.ticket] = joined;
                 if (scenario->cast[me] == 'K' && k == 0) {
                         world.claimed[item.ticket] = -1;
                         r = ring_cancel(ring, &item);
@@ -348,6 +360,10 @@ static void end_broadcast(unsigned actor) {
                 if (ring_word_state(word) != RING_FREE && ring_word_ticket(word) >= end)
                         end = ring_word_ticket(word) + 1;
         }
+        for (uint64_t t = 0; t < start && t < TICKETS_MAX; t++)
+                if (world.published[t] != 0 && world.owed[t] >> actor & 1)
+                        model_fail("ticket %lu was begun when %u was there, who begins at %lu", (unsigned long)t, actor,
+                                   (unsigned long)start);
         drops = actor < MODEL_ACTORS ? page->members[world.rings[actor].me].figures.drops : 0;
         for (uint64_t t = start; t < end; t++) {
                 if (was_told(actor, t) || world.published[t] == 0)
@@ -506,6 +522,7 @@ static const struct {
         { "everyone_helps", "queue, one of two producers dies" },
         { "written_before_published", "queue 1:1" },
         { "joiner_looks_again", "broadcast, one joins" },
+        { "who_joins_is_not_there", "broadcast, one joins" },
         { "sleeper_looks_again", "queue 1:1" },
         { "changer_wakes", "queue 1:1" },
         { "claimer_looks_whether_closed", "queue, closed sometime" },

@@ -218,21 +218,25 @@ class ReaperTest(TorchTest):
         client, heard, go = LossyClient(self.client), [], threading.Event()
         reaper = self.reaper(client)
         client.lose = lambda: (go.wait(20), gpuipc.errors.EventsLostError("lost", oldest=1))[1]
-        gone, opened, quiet = (self.client.allocate(1, device="host") for _ in range(3))
+        gone, opened, given_up, waiting, quiet = (self.client.allocate(1, device="host") for _ in range(5))
         reaper.expect(gone.id, "freed", lambda: heard.append("freed"))
         reaper.expect(opened.id, "opened", lambda: heard.append("opened"))
+        reaper.expect(given_up.id, "opened", lambda: heard.append("opened, and given up"))
+        reaper.expect(waiting.id, "opened", lambda: heard.append("waiting"))
         reaper.expect(quiet.id, "freed", lambda: heard.append("quiet"))
         gone.close()
+        self.client.open(id=given_up.id).close()
+        self.client.free(id=given_up.id)
         second = self.client.open(id=opened.id)
         wait_for(lambda: gone.id not in [buffer.id for buffer in self.buffers()], "its end")
         self.assertEqual(heard, [])
         go.set()
-        wait_for(lambda: reaper.awaited == 1, "both")
-        self.assertEqual(sorted(heard), ["freed", "opened"])
+        wait_for(lambda: reaper.awaited == 2, "all three")
+        self.assertEqual(sorted(heard), ["freed", "opened", "opened, and given up"])
         self.assertEqual(client.watches, 2)
-        second.close()
-        opened.close()
-        quiet.close()
+        self.client.open(id=waiting.id).close()
+        for buffer in (second, opened, given_up, waiting, quiet):
+            buffer.close()
         wait_for(lambda: reaper.awaited == 0, "the last")
         reaper.stop()
 
@@ -259,7 +263,7 @@ class LossyClient:
 
     def __init__(self, client):
         self.client, self.restarts, self.watches = client, 0, 0
-        self.buffers = client.buffers
+        self.buffers, self.open = client.buffers, client.open
 
     def watch(self, since=None):
         self.watches += 1

@@ -75,7 +75,8 @@ class PackageTest(BooksTest):
 
     def environment_of_programs(self):
         # Python 3.12 and later warn of each fork() beside threads, of which the library has one.
-        return {**os.environ, "GPUIPC_SOCKET": self.daemon.socket, "PYTHONPATH": PACKAGE, "PYTHONWARNINGS": "ignore::DeprecationWarning"}
+        return {**os.environ, "GPUIPC_SOCKET": self.daemon.socket, "PYTHONPATH": PACKAGE,
+                "PYTHONWARNINGS": "ignore:This process:DeprecationWarning"}
 
     def start(self, code, *arguments, python=sys.executable):
         """A program of Python's own process: its text."""

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* As a test program ends. */
+/* Check's runner, for one suite at the end of main(). One thread; never returns to a test. */
 #include "suite.h"
 
 #include <stdlib.h>

@@ -95,12 +95,14 @@ def bytes_of(data: Any) -> Source:
 
 
 def _of_dlpack(thing: Any) -> Source:
-    on_gpu = thing.__dlpack_device__()[0] in (_dlpack.CUDA, _dlpack.CUDA_MANAGED)
+    kind, ordinal = thing.__dlpack_device__()
+    on_gpu = kind in (_dlpack.CUDA, _dlpack.CUDA_MANAGED)
     how = {"stream": 1} if on_gpu else {}
-    try:
-        capsule = thing.__dlpack__(max_version=(1, 0), **how)  # which can be had of what is read-only
-    except TypeError:  # of before version 1.0
-        capsule = thing.__dlpack__(**how)
+    with _cuda.for_stream(ordinal if on_gpu else -1, 1):
+        try:
+            capsule = thing.__dlpack__(max_version=(1, 0), **how)  # which can be had of what is read-only
+        except TypeError:  # of before version 1.0
+            capsule = thing.__dlpack__(**how)
     return _dlpack.look(capsule)
 
 
@@ -179,6 +181,14 @@ def gathered(source: Source, layout: Layout) -> tuple[int, Any]:
     return ctypes.addressof(memory), memory
 
 
-def from_gpu(source: Source, layout: Layout, to: int, to_host: bool) -> None:
-    """Copies a GPU's array to an address; done when it returns."""
-    _cuda.copy(source.device[1], to, to_host, runs(source, layout))
+def from_gpu(source: Source, layout: Layout, to: int, ordinal: int) -> None:
+    """Copies a GPU's array to an address that is mapped for the GPU of that ordinal, or to host memory where it is negative; done when it
+    returns.
+
+    Raises:
+        InvalidParameterError: the array is on another GPU, which does not reach that memory.
+    """
+    if 0 <= ordinal != source.device[1]:
+        raise errors.InvalidParameterError(f"array: it is on GPU {source.device[1]} of this process, and where it is to go is mapped for "
+                                           f"GPU {ordinal}. Copy it to that GPU first.", subject="array")
+    _cuda.copy(source.device[1], to, ordinal < 0, runs(source, layout))

@@ -14,7 +14,8 @@ from typing import Any
 from . import errors
 
 _NAMES = {
-    "cuInit": [c_uint], "cuDeviceGet": [POINTER(c_int), c_int], "cuDeviceGetUuid_v2": [c_char * 16, c_int],
+    "cuInit": [c_uint], "cuDeviceGetCount": [POINTER(c_int)], "cuDeviceGet": [POINTER(c_int), c_int],
+    "cuCtxGetDevice": [POINTER(c_int)], "cuDeviceGetUuid_v2": [c_char * 16, c_int],
     "cuDevicePrimaryCtxRetain": [POINTER(c_void_p), c_int], "cuDevicePrimaryCtxRelease_v2": [c_int],
     "cuCtxPushCurrent_v2": [c_void_p], "cuCtxPopCurrent_v2": [POINTER(c_void_p)],
     "cuMemcpyDtoD_v2": [c_uint64, c_uint64, c_size_t], "cuMemcpyDtoH_v2": [c_void_p, c_uint64, c_size_t],
@@ -24,6 +25,8 @@ _NAMES = {
     "cuStreamWaitEvent": [c_void_p, c_void_p, c_uint], "cuGetErrorName": [c_int, POINTER(ctypes.c_char_p)],
 }
 _DISABLE_TIMING = 2
+_DEFAULT_STREAMS = 2  # 0, 1 and 2 are handles of the current context's
+_AS_IT_IS = contextlib.nullcontext()
 
 
 @functools.lru_cache(maxsize=1)
@@ -62,6 +65,25 @@ def on_device(ordinal: int) -> Iterator[None]:
             call("cuCtxPopCurrent_v2", byref(c_void_p()))
     finally:
         call("cuDevicePrimaryCtxRelease_v2", device)
+
+
+@functools.lru_cache(maxsize=1)
+def _are_several() -> bool:
+    n = c_int()
+    call("cuInit", 0)
+    call("cuDeviceGetCount", byref(n))
+    return n.value > 1
+
+
+def for_stream(ordinal: int, stream: int) -> contextlib.AbstractContextManager[None]:
+    """Within, the handle means a stream of that GPU's: the default streams have the same handles on each, and are the current one's. A
+    negative ordinal stands for host memory."""
+    if ordinal < 0 or stream > _DEFAULT_STREAMS or not _are_several():
+        return _AS_IT_IS
+    current = c_int()
+    if _driver().cuCtxGetDevice(byref(current)) == 0 and current.value == ordinal:
+        return _AS_IT_IS
+    return on_device(ordinal)
 
 
 def settle(ordinal: int) -> bool:

@@ -212,7 +212,8 @@ class Channel:
                     with contextlib.suppress(IndexError):
                         item = self._left_over_item(handle)
                         return True
-                return _native.tried(function, pointer, handle, ms, ctypes.byref(item))
+                with _cuda.for_stream(member.ordinal, handle):
+                    return _native.tried(function, pointer, handle, ms, ctypes.byref(item))
             except BaseException:  # of a signal's handler, when the library has returned with an item
                 if item.slot != _NONE:
                     self._leave_over(pointer, item, handle)
@@ -250,8 +251,8 @@ class Channel:
 
         Args:
             timeout: seconds to wait for a slot; None: without end; 0: one look.
-            stream: waits until the slot's readers are done with it, and is what the item is published by. On a GPU None is the legacy
-                default stream; on host memory it is no stream at all.
+            stream: waits until the slot's readers are done with it, and is what the item is published by. On a GPU None is its legacy
+                default stream, whichever GPU is current; on host memory it is no stream at all.
 
         Raises:
             TimedOutError; ClosedError: the channel was ended; LeaseLostError: this is no member any more.

@@ -253,7 +253,9 @@ class Client:
                                label=label)
         try:
             if layout.nbytes and on_gpu:
-                _copy.from_gpu(source, layout, buffer.pointer, where == "host")
+                with _cuda.on_device(source.device[1]):  # which copies, so for which it is to be mapped
+                    pointer = buffer.pointer
+                _copy.from_gpu(source, layout, pointer, buffer.cuda_device)
             elif layout.nbytes:
                 address, kept = _copy.gathered(source, layout)
                 with buffer._held().used() as pointer:

@@ -7,7 +7,7 @@ import ctypes
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
-from . import _native, errors
+from . import _cuda, _native, errors
 from ._lifetime import Keeper
 from ._waits import Unwanted, in_slices, never
 from .aio import in_thread
@@ -60,6 +60,7 @@ class Fence:
         lease = buffer._held()
         with lease.used() as pointer:
             handle = _Handle(lease.connection, _native.made("gpuipc_fence_new", pointer, _native.integer(offset, "offset")))
+            self._ordinal = int(_native.library().gpuipc_buffer_cuda_device(pointer))
         lease.add_view(self)
         self._lease, self._handle, self.offset = lease, handle, offset
 
@@ -102,11 +103,13 @@ class Fence:
     def signal(self, value: int, stream: Any = None) -> None:
         """Writes the value (0 to 2^64 − 1): now, or by a stream when all that was given to it before is done."""
         value = _native.integer(value, "value", most=_WORD_MAX)
+        number = stream_handle(stream)
         with self._held().called() as pointer:
             if stream is None:
                 _native.call("gpuipc_fence_signal", pointer, value)
             else:
-                _native.call("gpuipc_fence_signal_stream", pointer, stream_handle(stream), value)
+                with _cuda.for_stream(self._ordinal, number):
+                    _native.call("gpuipc_fence_signal_stream", pointer, number, value)
 
     def wait(self, value: int, timeout: Optional[float] = None, stream: Any = None) -> None:
         """Waits until the word has reached the value, at most `timeout` seconds (None: without end). With a stream, that waits and this
@@ -117,8 +120,9 @@ class Fence:
         """
         handle, value = self._held(), _native.integer(value, "value", most=_WORD_MAX)
         if stream is not None and not self.is_synchronous:
-            with handle.called() as pointer:
-                _native.call("gpuipc_fence_wait_stream", pointer, stream_handle(stream), value, -1)
+            number = stream_handle(stream)
+            with handle.called() as pointer, _cuda.for_stream(self._ordinal, number):
+                _native.call("gpuipc_fence_wait_stream", pointer, number, value, -1)
         else:
             self._await(handle, value, timeout, never)
 

@@ -195,7 +195,7 @@ class Item:
             if layout.nbytes and source.device[0] in (_dlpack.CUDA, _dlpack.CUDA_MANAGED):
                 if self._member.device != "host":
                     _cuda.order(self._member.ordinal, self._stream or 1, 1)
-                _copy.from_gpu(source, layout, self.pointer, self._member.device == "host")
+                _copy.from_gpu(source, layout, self.pointer, self._member.ordinal)
             else:
                 address, kept = _copy.gathered(source, layout)
                 self._copy_in(0, address, layout.nbytes)
@@ -271,9 +271,7 @@ class Item:
                 raise ValueError("the item is no longer in hand")
             if self._mine == (function == "gpuipc_channel_release"):
                 raise ValueError("a producer publishes or cancels, a consumer releases")
-            pointer = self._member.begin_call()
-            try:
+            # A stream comes last, where there is one.
+            with self._member.called() as pointer, _cuda.for_stream(self._member.ordinal, arguments[-1] if arguments else 0):
                 _native.call(function, pointer, ctypes.byref(self._item), *arguments)
-            finally:
-                self._member.end_call()
             self._in_hand = False

@@ -75,7 +75,8 @@ def key_of(batch: Any) -> Any:
         return type(batch), tuple([key_of(each) for each in batch])
     if isinstance(batch, dict):
         return dict, tuple([(key, key_of(each)) for key, each in batch.items()])
-    return type(batch), batch if isinstance(batch, _PLAIN) else id(batch)
+    # 0.0 and -0.0 are equal.
+    return type(batch), repr(batch) if isinstance(batch, float) else batch if isinstance(batch, _PLAIN) else id(batch)
 
 
 def leaves(batch: Any, into: list[torch.Tensor]) -> list[torch.Tensor]:

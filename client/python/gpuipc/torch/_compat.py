@@ -123,7 +123,7 @@ def device_name(client: Client, tensor: torch.Tensor) -> str:
     if tensor.device.type == "cpu":
         return "host"
     known = _uuids.setdefault(client, {})
-    ordinal = tensor.device.index or 0
+    ordinal = tensor.device.index if tensor.device.index is not None else torch.cuda.current_device()
     if ordinal not in known:
         known[ordinal] = client._device_of(ordinal)
     return known[ordinal]
@@ -133,10 +133,3 @@ def settle(tensor: torch.Tensor) -> None:
     """Waits until what this thread gave to the tensor's GPU in its current stream is done."""
     if tensor.device.type == "cuda":
         torch.cuda.current_stream(tensor.device).synchronize()
-
-
-def stream_of(device: Optional[torch.device]) -> Optional[int]:
-    """The handle of the current stream on that device; None on the host."""
-    if device is None or device.type != "cuda":
-        return None
-    return int(torch.cuda.current_stream(device).cuda_stream)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import torch
 
-_expandable_lock = threading.Lock()
-_expandable_users = 0
+_lock = threading.Lock()
+_users = 0
 _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _EXPANDABLE = re.compile(r"expandable_segments\s*:\s*True", re.I)
 
@@ -29,19 +29,19 @@ def _configure(settings: str) -> None:
 def without_expandable_segments() -> Iterator[None]:
     """PyTorch cannot have a pool with an allocator and expandable segments at once, so those are off while a pool is in use: tensors that
     other threads make meanwhile are not in such segments."""
-    global _expandable_users
+    global _users
     settings = next((os.environ[name] for name in _VARIABLES if _EXPANDABLE.search(os.environ.get(name, ""))), None)
     if settings is None:
         yield
         return
-    with _expandable_lock:
-        if _expandable_users == 0:
+    with _lock:
+        if _users == 0:
             _configure(_EXPANDABLE.sub("expandable_segments:False", settings))
-        _expandable_users += 1
+        _users += 1
     try:
         yield
     finally:
-        with _expandable_lock:
-            _expandable_users -= 1
-            if _expandable_users == 0:
+        with _lock:
+            _users -= 1
+            if _users == 0:
                 _configure(settings)

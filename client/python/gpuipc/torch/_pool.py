@@ -377,7 +377,8 @@ def pool(client: Optional[Client] = None, *, device: Any = None, split: bool = T
 
     Args:
         client: None: the process's own.
-        device: the GPU, as PyTorch names them; None: the one that is current now.
+        device: the GPU, as PyTorch names them; None: the one that is current now, for which PyTorch begins with CUDA in this process:
+            name it where the process is yet to fork().
         split: False: PyTorch gives each tensor a block of its own, of 2 MiB or a multiple, so that each can be shared where it lies. With
             True small tensors (below 10 MiB) share blocks, and are copied by put() unless neighbours=True; what is left of a block beside a
             larger one is kept free while it is shared.

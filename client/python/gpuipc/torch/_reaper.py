@@ -155,9 +155,19 @@ class Reaper:
             for buffer in list(self._awaited):
                 if buffer not in there:
                     self._call(buffer, "freed")
-                elif there[buffer] > 1:
+                elif there[buffer] > 1 or self._is_given_up(client, buffer):
                     self._call(buffer, "opened")
         return fresh
+
+    def _is_given_up(self, client: Client, buffer: str) -> bool:
+        """Whoever receives a tensor gives it up, for a sender that may have ended; so one that nobody can open any more was opened."""
+        if "opened" not in self._awaited.get(buffer, {}):
+            return False
+        try:
+            client.open(id=buffer, access="ro").close()
+        except errors.NoSuchBufferError:
+            return True
+        return False
 
     def stop(self) -> None:
         """Ends the thread; what is awaited stays unheard."""

@@ -194,8 +194,8 @@ def get(name: Optional[str] = None, *, id: Optional[str] = None, client: Optiona
 
     The tensor holds a lease, which ends with the last view of its memory; nothing else needs to be kept or closed. It is on the GPU that
     holds it, whichever is current, or on the current one, by peer access, where that GPU is hidden from this process. It is mapped for that
-    GPU alone, and PyTorch has the source's GPU copy between two: `tensor.copy_(other.to(tensor.device))`. What `Client.put()` has put can be
-    got too.
+    GPU alone, and PyTorch has the source's GPU copy between two: `tensor.copy_(other.to(tensor.device))`, and that outside of pools, whose
+    memory is mapped likewise. What `Client.put()` has put can be got too.
 
     Args:
         name: exactly one of name and id.

@@ -29,7 +29,6 @@ from ._batch import Plan, grow, key_of, layouts_of, leaves
 from ._clients import client_for
 
 _REMEMBERED = 1024  # plans, and views of slots
-_AS_IT_IS = contextlib.nullcontext()
 
 
 def _raw(item: Item) -> torch.Tensor:
@@ -54,7 +53,7 @@ class Received:
     def release(self) -> None:
         """The slot may be written to again once what was given to the current stream before is done. May be called again."""
         self.batch = None
-        self._channel._release(self.item)
+        self.item.release(self._channel.stream)
 
 
 class TensorChannel:
@@ -133,26 +132,8 @@ class TensorChannel:
         tensors, tree = known
         return grow(tree, [tensor.detach() for tensor in tensors])  # what the user does to the objects themselves stays his
 
-    def _current(self) -> Any:
-        """The channel's GPU is current within: each GPU's default stream has the handle 0, which means the current one's."""
-        elsewhere = self._on_gpu and torch.cuda.current_device() != self.device.index
-        return torch.cuda.device(self.device) if elsewhere else _AS_IT_IS
-
-    def _begin(self, timeout: Optional[float]) -> Item:
-        with self._current():
-            return self.channel.item(timeout, stream=self.stream)
-
     def _publish(self, item: Item, plan: Plan) -> None:
-        with self._current():
-            item._finish("gpuipc_channel_publish", plan.nbytes, plan.text, len(plan.text), self.stream)
-
-    def _take(self, timeout: Optional[float]) -> Item:
-        with self._current():
-            return self.channel.take(timeout, stream=self.stream)
-
-    def _release(self, item: Item) -> None:
-        with self._current():
-            item.release(self.stream)
+        item._finish("gpuipc_channel_publish", plan.nbytes, plan.text, len(plan.text), self.stream)
 
     def _give_up(self, item: Item) -> None:
         if item.in_hand:
@@ -176,7 +157,7 @@ class TensorChannel:
             TimedOutError; ClosedError; InvalidParameterError: it does not fit.
         """
         key, plan = self._plan(like)
-        item = self._begin(timeout)
+        item = self.channel.item(timeout, stream=self.stream)
         try:
             yield grow(plan.tree, [tensor.detach() for tensor in self._in_slot(key, plan, item)])
             self._publish(item, plan)
@@ -186,14 +167,15 @@ class TensorChannel:
 
     def send(self, batch: Any, timeout: Optional[float] = None) -> int:
         """Copies a batch (a tensor, or tensors in tuples, lists and dicts, with numbers and strings) into a slot and publishes it: the
-        ticket. Tensors may be on any device. Does not wait for the GPU.
+        ticket. Tensors may be on any device. Does not wait for the GPU, but where a tensor of host memory goes to a GPU: until the slot's
+        readers are done with it, whatever the timeout.
 
         Raises:
             TimedOutError: no slot came free within `timeout` seconds. ClosedError: the channel was ended.
             InvalidParameterError: it does not fit. TypeError: there is something else in it.
         """
         key, plan = self._plan(batch)
-        item = self._begin(timeout)
+        item = self.channel.item(timeout, stream=self.stream)
         try:
             with torch.no_grad():
                 for into, tensor in zip(self._in_slot(key, plan, item), leaves(batch, [])):
@@ -217,11 +199,11 @@ class TensorChannel:
             TimedOutError; ClosedError: the channel was ended, and is empty; BrokenItemError: its producer died before it was whole, and
             the next can be received.
         """
-        item = self._take(timeout)
+        item = self.channel.take(timeout, stream=self.stream)
         try:
             return Received(self, item)
         except BaseException:
-            self._release(item)
+            item.release(self.stream)
             raise
 
     def __iter__(self) -> Iterator[Any]:
@@ -265,7 +247,8 @@ def create(name: Optional[str] = None, *, like: Any = None, slot_bytes: Optional
         like: a batch of the largest size, for slot_bytes and device.
         slot_bytes: the largest batch; each tensor begins at a multiple of 256 bytes. Exactly one of this and `like`.
         slots: batches that can be on their way at once.
-        device: a torch device; None: where the first tensor of `like` lies, or else the current GPU, or host memory where there is none.
+        device: a torch device; None: where the first tensor of `like` lies, or where that is "meta" or not given the current GPU, or host
+            memory where there is none.
         kind: "queue" (each batch to one consumer) or "broadcast" (each to every one).
         policy: "block" or "drop_oldest".
         role: "producer" or "consumer".
@@ -279,8 +262,10 @@ def create(name: Optional[str] = None, *, like: Any = None, slot_bytes: Optional
     plan = Plan(like) if like is not None else None
     room = max(1, plan.nbytes) if plan else slot_bytes
     assert room is not None
+    if device is None and plan and plan.device and plan.device.type != "meta":
+        device = plan.device
     if device is None:
-        device = plan.device if plan else "cuda" if torch.cuda.is_available() else "cpu"
+        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
     client = client_for(client)
     with _on(device):
         where = _compat.device_name(client, torch.empty(0, device=device))

@@ -48,7 +48,7 @@ def end_epoch(channel: TensorChannel, batches: int = 0, timeout: Optional[float]
     if channel.channel.kind == "queue" and consumers > 1:
         raise ValueError(f"the channel is a queue with {consumers} consumers, and the end of an epoch would reach one of them: have a "
                          "channel for each, or a broadcast")
-    with channel._current(), channel.channel.item(timeout, stream=channel.stream) as item:
+    with channel.channel.item(timeout, stream=channel.stream) as item:
         item.meta = {_EPOCH: batches}
         item.publish(0, stream=channel.stream)
 
@@ -106,7 +106,7 @@ class ChannelLoader:
     def __iter__(self) -> Iterator[Any]:
         while True:
             try:
-                item = self.channel._take(self._timeout)
+                item = self.channel.channel.take(self._timeout, stream=self.channel.stream)
             except errors.ClosedError:
                 self._over = True
                 return
@@ -124,7 +124,7 @@ class ChannelLoader:
                 else:
                     yield batch
             finally:
-                self.channel._release(item)
+                item.release(self.channel.stream)
             if self._copy:
                 yield batch
             del batch
