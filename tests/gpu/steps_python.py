@@ -107,7 +107,7 @@ def deaths(rig):
     """A producer ends, then the consumer that reads is killed; and nothing has grown."""
     # A ring of events that is full once all is warm.
     daemon = rig.daemon("--events-max", "128", memory="host" if rig.dry else "auto")
-    wanted, seconds = (150, 8) if rig.dry else (1000, 40)
+    wanted, seconds = (200, 8) if rig.dry else (1000, 40)
     driver = subprocess.Popen([sys.executable, "-B", f"{HERE}/torch_deaths.py", daemon.socket, "cpu" if rig.dry else "cuda", str(wanted),
                                str(seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=rig.log, text=True,
                               env=environment(rig))
