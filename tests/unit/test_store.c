@@ -13,7 +13,8 @@
 static uv_loop_t loop;
 static struct store *store;
 static char said[1024]; /* by the pool thread alone, read when nothing is under way */
-static int held[16], n_held, fail;
+static int held[16], fail;
+static _Atomic int n_held;
 static char ends[256];
 
 /* Barriers are held until the test lets them go. */
