@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A gpuipc.Array read by PyTorch, by each interface that both have: the same memory, whose lease ends with the last view. deadline: 300 s"""
+"""A gpuipc.Array read by PyTorch by each interface that both have: the same memory, whose lease ends with the last view. deadline: 300 s"""
 
 import gc
 import re
@@ -93,7 +93,8 @@ class SameMemoryTest(ArrayTest):
                     self.assertEqual((tensor.shape, tensor.dtype, tensor.device.type), (shape, torch.float32, DEVICE))
                     if tensor.numel():
                         self.assertEqual((tensor.data_ptr(), tensor.stride()), (array.pointer, array.strides))
-                        self.assertEqual(tensor.tolist(), torch.frombuffer(bytearray(array.tobytes()), dtype=torch.float32).reshape(shape).tolist())
+                        wanted = torch.frombuffer(bytearray(array.tobytes()), dtype=torch.float32).reshape(shape)
+                        self.assertEqual(tensor.tolist(), wanted.tolist())
 
     def test_writes_are_seen_both_ways(self):
         for name, way in WAYS.items():
