@@ -184,8 +184,8 @@ def figures(rig, row):
 
 def compared(rig, row):
     if "death" in row:
-        return (f"producer killed, {row['death']}", row["words"], SURVIVED if row["ours"] else "",
-                row["words"] == SURVIVED if row["ours"] else None)
+        return (f"producer killed, {row['death']}", row["words"], SURVIVED if row["outlives"] else "",
+                row["words"] == SURVIVED if row["outlives"] else None)
     what = f"{row['way']}, {size_text(row['size'])}"
     if "words" in row:
         return what, row["words"], "", None if row["way"] == "tensorsocket" else False

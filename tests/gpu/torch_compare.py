@@ -18,6 +18,7 @@ from torch_ends import CONTEXT, DEVICE, differs, finish, hear, process, quantile
 
 WAYS = os.environ.get("GPUIPC_COMPARE_WAYS", "").split()  # the names of the classes below; all of them
 TOKENS = 8  # items that may be on their way when many are
+KEEP_S = 5  # what is sent stays so long after its producer's end
 WHOLE = TOKENS + 2  # items of which each byte is looked at
 
 
@@ -28,7 +29,7 @@ class Queue:
     """torch.multiprocessing's own."""
 
     name = "torch.multiprocessing"
-    ours = False
+    outlives = False  # its items are to outlive their producer
 
     def __init__(self):
         self.queue = CONTEXT.Queue()
@@ -90,10 +91,10 @@ class Copied(Queue):
     """The same queue, tensors by way of the daemon, copied."""
 
     name = "the same through gpuipc, copied"
-    ours = True
+    outlives = True
 
     def producer(self, n):
-        broker.register(devices=("cpu", "cuda"))
+        broker.register(devices=("cpu", "cuda"), keep=KEEP_S)
 
     consumer = producer
 
@@ -102,6 +103,7 @@ class InPlace(Copied):
     """The same, tensors that lie in buffers of their own. Those stay with their producer, unless they are made with keep=."""
 
     name = "the same through gpuipc, not copied"
+    outlives = False
     keep = 0
 
     def producer(self, n):
@@ -119,14 +121,15 @@ class Kept(InPlace):
     """The same, as one makes them that are to outlive their producer."""
 
     name = "the same through gpuipc, not copied, made with keep="
-    keep = 5
+    outlives = True
+    keep = KEEP_S
 
 
 class Channel(Queue):
     """A gpuipc channel."""
 
     name = "gpuipc channel, copied into its slot"
-    ours = True
+    outlives = True
 
     def __init__(self):
         super().__init__()
@@ -335,7 +338,7 @@ def producer_dies(kind):
         producer.kill()
         producer.join()
         go.send(True)
-        tell(death=way.name, ours=way.ours, words=hear(result, 15, "words of the consumer, which waits on", consumer))
+        tell(death=way.name, outlives=way.outlives, words=hear(result, 15, "words of the consumer, which waits on", consumer))
     finally:
         finish(producer, consumer, seconds=0)
 
@@ -361,16 +364,16 @@ def deaths(late):
     missing = torch_socket.missing()
     slow = None if missing else torch_socket.ProducerDies()
     try:
-        killed = slow and bounded(late, slow.kill, death=torch_socket.NAME, ours=False)
-        for kind in (Queue, Copied, Kept, Channel, Slot):
-            bounded(late, producer_dies, kind, death=kind.name, ours=kind.ours)
+        killed = slow and bounded(late, slow.kill, death=torch_socket.NAME, outlives=False)
+        for kind in (Queue, Copied, InPlace, Kept, Channel, Slot):
+            bounded(late, producer_dies, kind, death=kind.name, outlives=kind.outlives)
         if killed:
-            bounded(lambda: False, slow.tell, death=torch_socket.NAME, ours=False)
+            bounded(lambda: False, slow.tell, death=torch_socket.NAME, outlives=False)
     finally:
         if slow:
             slow.close()
     if missing:
-        tell(death=torch_socket.NAME, ours=False, words=f"not here: {missing}")
+        tell(death=torch_socket.NAME, outlives=False, words=f"not here: {missing}")
 
 
 def main():

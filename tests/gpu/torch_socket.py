@@ -267,4 +267,4 @@ class ProducerDies(Ends):
         self.go.send(True)
 
     def tell(self):
-        tell(death=NAME, ours=False, words=hear(self.result, WAIT_S + 10, "words of the consumer", self.consumer))
+        tell(death=NAME, outlives=False, words=hear(self.result, WAIT_S + 10, "words of the consumer", self.consumer))
