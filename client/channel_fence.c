@@ -7,6 +7,7 @@
  * waited for, and where streams cannot wait, values are not used at all: what is published is written, what is released is read. */
 #include "channel.h"
 #include "deadline.h"
+#include "doctor_codes.h"
 #include "error.h"
 #ifdef HAVE_CUDA
 #include "cuda_stream.h"
@@ -104,7 +105,9 @@ static int settle(const gpuipc_channel *channel, void *stream, gpuipc_error *ret
                 return cuda_stream_settle(stream, ret_error);
 #else
         if (stream)
-                return error_parameter(ret_error, "stream", "NULL: this library was built without CUDA");
+                return error_set(ret_error, GPUIPC_ERROR_MAP, 0, "stream",
+                                 "The item cannot follow the work of a stream: this library was built without CUDA. [%s]",
+                                 doctor_code_id(DOCTOR_WITHOUT_CUDA));
 #endif
         (void)channel;
         return GPUIPC_OK;

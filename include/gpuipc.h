@@ -476,7 +476,8 @@ GPUIPC_PUBLIC int gpuipc_channel_begin(gpuipc_channel *channel, void *stream, in
                                        gpuipc_error *ret_error);
 
 /* Publishes what was begun: `size` bytes from its pointer on, and n_meta bytes of metadata (which are copied). Consumers see it whole once
- * what was given to the stream before is done. GPUIPC_ERROR_INVALID_PARAMETER, and GPUIPC_ERROR_MAP by the driver, leave it in hand. */
+ * what was given to the stream before is done. GPUIPC_ERROR_INVALID_PARAMETER, and GPUIPC_ERROR_MAP by the driver or for want of CUDA,
+ * leave it in hand. */
 GPUIPC_PUBLIC int gpuipc_channel_publish(gpuipc_channel *channel, const gpuipc_item *item, int64_t size, const void *meta, size_t n_meta,
                                          void *stream, gpuipc_error *ret_error);
 
@@ -488,8 +489,8 @@ GPUIPC_PUBLIC int gpuipc_channel_cancel(gpuipc_channel *channel, const gpuipc_it
 GPUIPC_PUBLIC int gpuipc_channel_take(gpuipc_channel *channel, void *stream, int timeout_ms, gpuipc_item *ret_item,
                                       gpuipc_error *ret_error);
 
-/* The item's slot may be written to again once what was given to the stream before is done. GPUIPC_ERROR_MAP, by the driver, leaves it in
- * hand. */
+/* The item's slot may be written to again once what was given to the stream before is done. GPUIPC_ERROR_MAP, by the driver
+ * or for want of CUDA, leaves it in hand. */
 GPUIPC_PUBLIC int gpuipc_channel_release(gpuipc_channel *channel, const gpuipc_item *item, void *stream, gpuipc_error *ret_error);
 
 /* Whether a taken item is broken: 1 when its producer died before its stream had written it. To be asked when the consumer's stream is

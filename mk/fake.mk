@@ -21,8 +21,9 @@ FAKE_DRIVER_OBJECTS := $(call fake_objects,process context memory virtual classi
                 driver_error errors)
 $(FAKE)/libcuda.so.1: tests/fake/cuda.map $(FAKE_DRIVER_OBJECTS)
 	$(link_fake)
-# As it was before the functions that tests/fake/cuda_old.map leaves out.
-$(FAKE)/old/libcuda.so.1: tests/fake/cuda_old.map $(FAKE_DRIVER_OBJECTS)
+# As they were before the functions that tests/fake/cuda_NAME.map leaves out.
+OLD_FAKES := $(FAKE)/old/libcuda.so.1 $(FAKE)/older/libcuda.so.1
+$(OLD_FAKES): $(FAKE)/%/libcuda.so.1: tests/fake/cuda_%.map $(FAKE_DRIVER_OBJECTS)
 	$(link_fake)
 $(FAKE)/libcudart.so.13: tests/fake/cuda.map $(call fake_objects,runtime errors)
 	$(link_fake)
@@ -31,6 +32,6 @@ $(FAKE)/libnvidia-ml.so.1: tests/fake/nvml.map $(call fake_objects,nvml)
 
 .PHONY: fake
 fake: $(FAKES)
-tests: $(FAKES) $(if $(FAKES),$(FAKE)/old/libcuda.so.1)
+tests: $(FAKES) $(if $(FAKES),$(OLD_FAKES))
 
 -include $(wildcard $(B)/obj-fake/*.d)

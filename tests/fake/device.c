@@ -63,12 +63,13 @@ EXPORT CUresult cuDeviceGetName(char *text, int len, CUdevice dev) {
         return DRIVER_CALL(process_device(dev), name(text, len, dev));
 }
 
-static CUresult uuid(CUuuid *ret, CUdevice ordinal) {
+/* The first function of that name does not know slices: it tells the GPU that one is cut from. */
+static CUresult uuid(CUuuid *ret, CUdevice ordinal, bool knows_slices) {
         CUresult result = check(ordinal, ret);
 
         if (result != CUDA_SUCCESS)
                 return result;
-        const char *at = device_script(process_device(ordinal))->uuid;
+        const char *text = device_script(process_device(ordinal))->uuid, *at = text;
         for (int i = 0; i < 16; i++) {
                 unsigned byte;
                 at += strcspn(at, "-") <= 3 && i == 0 ? 4 : *at == '-';
@@ -77,15 +78,17 @@ static CUresult uuid(CUuuid *ret, CUdevice ordinal) {
                 ret->bytes[i] = (char)byte;
                 at += 2;
         }
+        if (!knows_slices && strncmp(text, "MIG-", 4) == 0)
+                ret->bytes[0] = (char)~ret->bytes[0];
         return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDeviceGetUuid(CUuuid *ret, CUdevice dev) {
-        return DRIVER_CALL(process_device(dev), uuid(ret, dev));
+        return DRIVER_CALL(process_device(dev), uuid(ret, dev, false));
 }
 
 EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *ret, CUdevice dev) {
-        return DRIVER_CALL(process_device(dev), uuid(ret, dev));
+        return DRIVER_CALL(process_device(dev), uuid(ret, dev, true));
 }
 
 static CUresult total_memory(size_t *ret, CUdevice ordinal) {

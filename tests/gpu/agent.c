@@ -37,6 +37,7 @@ static struct {
                 gpuipc_fence *fence;
         } fences[FENCES_MAX];
         void *stream;
+        char gpu[80]; /* the daemon's first; "": it has none */
 } agent;
 
 /* ---- answers ---------------------------------------------------------------------------------------------- */
@@ -118,16 +119,29 @@ static const char *given(char *word) {
         return word && strcmp(word, "-") != 0 ? word : NULL;
 }
 
-/* connect SOCKET */
+static void note_gpu(const gpuipc_status_info *status, void *data) {
+        (void)data;
+        for (size_t i = 0; i < status->n_devices && !agent.gpu[0]; i++)
+                if (strcmp(status->devices[i].kind, "cuda") == 0)
+                        snprintf(agent.gpu, sizeof(agent.gpu), "%s", status->devices[i].uuid);
+}
+
+/* connect SOCKET: the daemon's first GPU, where memory goes when no device is named */
 static void do_connect(char **words) {
         gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
         gpuipc_error error;
 
         options.socket_path = words[1];
-        if (gpuipc_connect(&options, &agent.client, &error) != GPUIPC_OK)
+        if (gpuipc_connect(&options, &agent.client, &error) != GPUIPC_OK ||
+            gpuipc_get_status(agent.client, note_gpu, NULL, &error) != GPUIPC_OK)
                 agent_refused(&error);
         else
-                printf("ok\n");
+                printf("ok %s\n", agent.gpu);
+}
+
+/* A device's name, or the first GPU's: the daemon's own choice is that only where it has one. */
+static const char *device_given(char *word) {
+        return given(word) ? word : agent.gpu[0] ? agent.gpu : NULL;
 }
 
 /* device N: makes its context current */
@@ -149,7 +163,7 @@ static void do_allocate(char **words) {
         gpuipc_error error;
 
         options.handle = given(words[3]);
-        options.device = given(words[4]);
+        options.device = device_given(words[4]);
         options.name = given(words[5]);
         options.mode = given(words[6]);
         options.wait_ms = words[7] ? atoll(words[7]) : 0;
@@ -352,6 +366,7 @@ static void do_many(char **words) {
 
         raise_fd_limit();
         options.handle = given(words[3]);
+        options.device = device_given(NULL);
         while (agent.n_many < atoi(words[1]) && agent.n_many < MANY_MAX) {
                 int64_t started = agent_now_usec(), between;
                 gpuipc_buffer *buffer;

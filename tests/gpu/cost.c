@@ -24,6 +24,9 @@
 
 #define ROUNDS_MAX 400
 #define HELD_BYTES ((size_t)48 << 30) /* by each side */
+#define GPU_SIZE 80
+
+static char first_gpu[GPU_SIZE];
 
 /* Memory by hand, and both sides of a comparison. */
 struct bare {
@@ -163,12 +166,22 @@ static void ok(int r, const gpuipc_error *error) {
                 errx(1, "%s", error->message);
 }
 
+/* Where the bare side's memory is too: the daemon's own choice is that only where it has one GPU. */
+static void note_gpu(const gpuipc_status_info *status, void *data) {
+        char *gpu = data;
+
+        for (size_t i = 0; i < status->n_devices && !gpu[0]; i++)
+                if (strcmp(status->devices[i].kind, "cuda") == 0)
+                        snprintf(gpu, GPU_SIZE, "%s", status->devices[i].uuid);
+}
+
 static gpuipc_buffer *allocate(gpuipc_client *client, size_t size) {
         gpuipc_allocate_options options = GPUIPC_ALLOCATE_OPTIONS_INIT;
         gpuipc_buffer *buffer;
         gpuipc_error error;
 
         options.handle = "cuda-fd";
+        options.device = first_gpu;
         ok(gpuipc_allocate(client, (int64_t)size, &options, &buffer, &error), &error);
         return buffer;
 }
@@ -405,6 +418,7 @@ int main(int argc, char **argv) {
         check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
         options.socket_path = argv[1];
         ok(gpuipc_connect(&options, &client, &error), &error);
+        ok(gpuipc_get_status(client, note_gpu, first_gpu, &error), &error);
         for (int i = 3; i < argc; i++)
                 measure(client, talk[0], (size_t)strtoull(argv[i], NULL, 10), rounds);
         return 0;

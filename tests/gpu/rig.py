@@ -147,8 +147,7 @@ class Agent(Process):
         super().__init__(rig, f"{rig.tools}/agent", **options)
         try:
             self.answer()
-            if socket:
-                self.ask("connect", socket)
+            self.gpu = self.ask("connect", socket)[0] if socket else None
         except BaseException:
             self.end(1)
             raise
@@ -255,10 +254,20 @@ class Rig:
 
 
 class Raw(RawClient):
-    """end(), as the other things have."""
+    """end(), as the other things have; and memory is on the first GPU where no device is named, as of an agent."""
+
+    def call(self, method, parameters=None, **members):
+        if method == "Allocate" and "device" not in parameters:
+            parameters = {**parameters, "device": on_gpu(super().call("GetStatus"))}
+        return super().call(method, parameters, **members)
 
     def end(self, _seconds=0):
         self.close()
+
+
+def on_gpu(status):
+    """The daemon's first GPU. Its own choice is that only where it has no other."""
+    return next(device["uuid"] for device in status["devices"] if device["kind"] == "cuda")
 
 
 def codes(findings, *levels):

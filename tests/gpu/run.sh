@@ -3,12 +3,14 @@
 # Runs the GPU tier on a machine with a GPU, from build/gpu/ as `make gpu-bundle` made it, as root:
 #
 #     tests/gpu/run.sh [PART] [STEP...]
-#     tests/gpu/run.sh --dry [PART] [STEP...]    on the fakes, as far as they go
+#     tests/gpu/run.sh all                         the parts in turn, about 17 minutes
+#     tests/gpu/run.sh --dry [PART] [STEP...]      on the fakes, as far as they go; also: --dry all. GPUIPC_DRY_GPUS=2: on two
 #
 # The parts, all of one GPU but the last: one (default: the daemon, libgpuipc, gpuipcctl), python (the package with PyTorch), pipeline
-# (preprocessing and training), two. Writes RESULTS.md (RESULTS-PART.md of the others, RESULTS-STEP.md where steps are named), a log and
-# the daemons' words to $OUT (default: build/gpu/out). Ends in under nine minutes with 0 when every figure met its target. The steps
-# channel-pace-minute and peer-pipeline run only when they are named.
+# (preprocessing and training), two (of which `all` is without where there is one GPU). Writes RESULTS.md (RESULTS-PART.md of the others,
+# RESULTS-STEP.md where steps are named), a log and the daemons' words to $OUT (default: build/gpu/out). A part ends in under nine minutes,
+# with 0 when every figure met its target; `all` with 0 when those of every part did. The steps channel-pace-minute and peer-pipeline run
+# only when they are named.
 set -eu
 cd "$(dirname "$0")/../.."
 dry=
@@ -17,16 +19,35 @@ if [ "${1-}" = --dry ]; then
         dry=dry
         shift
 fi
+[ -x build/gpu/gpuipcd ] || {
+        echo 'tests/gpu/run.sh: build/gpu/ is not there: make gpu-bundle, where there is a compiler' >&2
+        exit 2
+}
+if [ "${1-}" = all ]; then
+        [ $# -eq 1 ] || {
+                echo "tests/gpu/run.sh: all: it takes no steps, and $2 was given: name the part that has it" >&2
+                exit 2
+        }
+        n_gpus=$(python3 -c 'import ctypes as c
+n, nvml = c.c_uint(), c.CDLL("libnvidia-ml.so.1")
+print(n.value if nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetCount_v2(c.byref(n)) == 0 else 0)' 2>/dev/null) || n_gpus=0
+        parts='one python pipeline'
+        [ -z "$dry" ] && [ "$n_gpus" -lt 2 ] || parts="$parts two"
+        failed=
+        for part in $parts; do
+                printf '\n==== %s\n' "$part"
+                sh tests/gpu/run.sh ${dry:+--dry} "$part" || failed="$failed $part"
+        done
+        printf '\nOf the parts %s:%s failed.\n' "$parts" "${failed:- none}"
+        [ -z "$failed" ]
+        exit
+fi
 case ${1-} in
 one | python | pipeline | two)
         part=$1
         shift
         ;;
 esac
-[ -x build/gpu/gpuipcd ] || {
-        echo 'tests/gpu/run.sh: build/gpu/ is not there: make gpu-bundle, where there is a compiler' >&2
-        exit 2
-}
 OUT=${OUT:-build/gpu/out}
 mkdir -p "$OUT"
 # Other users must be able to run what is in it, wherever this tree lies.
@@ -45,7 +66,7 @@ libraries=
 if [ "$dry" ]; then
         libraries=$bundle/fake
         echo 'RegistryDwords: ""' > "$bundle/params"
-        n_gpus=1
+        n_gpus=${GPUIPC_DRY_GPUS:-1}
         [ "$part" != two ] || n_gpus=2
         export GPUIPC_FAKE_CUDA="state $bundle/state; devices $n_gpus"
         export GPUIPC_NVIDIA_PARAMS="$bundle/params"

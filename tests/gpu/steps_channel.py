@@ -19,10 +19,6 @@ DEATHS = 5
 SLEEPING = {"GPUIPC_CHANNEL_SPIN_USEC": "0"}
 
 
-def on_gpu(daemon):
-    return daemon.status()["devices"][0]["uuid"]
-
-
 def actor(rig, daemon, device=0, sandbox=(), environment=None):
     agent = rig.agent(daemon.socket, sandbox=sandbox, environment=environment)
     agent.ask("device", device)
@@ -33,7 +29,7 @@ def actor(rig, daemon, device=0, sandbox=(), environment=None):
 def pair(rig, daemon, name, slots, size, sandbox=(), device=0, kind="queue", there=True):
     """A producer outside and a consumer in the sandbox, of a new channel on the first GPU."""
     producer, consumer = actor(rig, daemon), actor(rig, daemon, device, sandbox)
-    producer.ask("channel", "c", name, kind, slots, size, "producer", on_gpu(daemon))
+    producer.ask("channel", "c", name, kind, slots, size, "producer", producer.gpu)
     if there:
         consumer.ask("attach", "c", name, "consumer")
     return producer, consumer
@@ -53,9 +49,9 @@ def handoffs(rig, daemon, name, size, mode, sandbox=(), device=0, environment=No
     """Half of an item's way there and one back: (p50, p99) in µs, words that were not the item's, and how often either side slept."""
     n = 200 if rig.dry else 5000 if size < KIB else 2000
     one, other = actor(rig, daemon, environment=environment), actor(rig, daemon, device, sandbox, environment)
-    one.ask("channel", "there", f"{name}-there", "queue", 4, size, "producer", on_gpu(daemon))
+    one.ask("channel", "there", f"{name}-there", "queue", 4, size, "producer", one.gpu)
     other.ask("attach", "there", f"{name}-there", "consumer")
-    one.ask("channel", "back", f"{name}-back", "queue", 4, size, "consumer", on_gpu(daemon))
+    one.ask("channel", "back", f"{name}-back", "queue", 4, size, "consumer", one.gpu)
     other.ask("attach", "back", f"{name}-back", "producer")
     other.tell("handback", "there", "back", n, mode)
     p50, p99, bad, sleeps = one.ask("handoff", "there", "back", n, mode, timeout=60)
@@ -161,7 +157,7 @@ def pace(seconds):
 
 def gate(agent, name):
     """A fence that nobody signals, and the agent's stream behind it."""
-    agent.ask("allocate", "g", 4096, "cuda-fd", "-", name)
+    agent.ask("allocate", "g", 4096, "cuda-fd", agent.gpu, name)
     agent.ask("map", "g")
     agent.ask("fence", "gate", "g", 0)
     agent.ask("queue", "wait", "gate", 1)

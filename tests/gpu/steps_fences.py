@@ -27,7 +27,7 @@ def pair(rig, daemon, name, size, handle="cuda-fd", sandbox=(), device=0):
     """A producer outside and a consumer in the sandbox, on a new buffer; whether either's fences are synchronous."""
     producer, consumer = rig.agent(daemon.socket), rig.agent(daemon.socket, sandbox=sandbox)
     producer.ask("device", 0)
-    producer.ask("allocate", "f", size, handle, "-" if device == 0 else daemon.status()["devices"][0]["uuid"], name, "0666")
+    producer.ask("allocate", "f", size, handle, producer.gpu, name, "0666")
     consumer.ask("device", device)
     consumer.ask("open", "f", name, "rw")
     synchronous = max(place(producer, "f"), place(consumer, "f"))
@@ -173,7 +173,7 @@ def read_only(rig):
     daemon = rig.daemon()
     producer, consumer = rig.agent(daemon.socket), rig.agent(daemon.socket)
     producer.ask("device", 0)
-    producer.ask("allocate", "f", 4096, "cuda-fd", "-", "fence-ro")
+    producer.ask("allocate", "f", 4096, "cuda-fd", producer.gpu, "fence-ro")
     place(producer, "f")
     consumer.ask("device", 0)
     consumer.ask("open", "f", "fence-ro", "ro")

@@ -11,19 +11,23 @@ import sys
 import threading
 
 from daemon import open_fds, wait_for
-from rig import size_text
+from rig import KIB, MIB, size_text
 from step import Step
 from steps_lifetime import memory_kb
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = ("page", "weights:classic_handles", "producer_and_consumer:five_lines:classic", "in_two_sandboxes:pipeline")
-SUITES = ("share", "pool", "compile", "channel", "multiprocessing",
+SUITES = ("share", "pool", "compile", "channel", "interfaces", "multiprocessing",
           *(":".join(["examples", *(f"ExamplesTest.test_{one}" for one in some.split(":"))]) for some in EXAMPLES))
 # For a short run: which suites (with a test of each, perhaps: "share:LeaseTest"), and the seconds that each may take.
 SUITES = tuple(os.environ.get("GPUIPC_PYTHON_SUITES", " ".join(SUITES)).split())
 TWO_SUITES = tuple(f"{name}:TwoGpusTest" for name in ("share", "channel", "multiprocessing"))
 SUITE_S = int(os.environ.get("GPUIPC_PYTHON_SECONDS", "70"))
-SIZES = (256, 64 * 3 * 224 * 224 * 4)
+SIZES = ((256, 100), (64 * KIB, 100), (MIB, 100), (64 * 3 * 224 * 224 * 4, 100), (256 * MIB, 40))  # bytes, rounds
+DRY_SIZES = ((256, 20), (MIB, 20))
+GROWTH_KB = 128  # what an allocator may differ by; a small struct lost with each that is killed is more
+COMPARE_S = 100  # nothing is begun later
+SURVIVED = "taken before: whole; on its way: whole"
 
 
 def environment(rig):
@@ -58,8 +62,9 @@ def without_torch(run):
 # ---- the suites ------------------------------------------------------------------------------------------------
 
 
-def run_suites(rig, suites=SUITES):
-    """All at once, each with a daemon of its own."""
+def run_suites(rig, suites=SUITES, visible="0"):
+    """All at once, each with a daemon of its own. Where nothing is said of a device they mean the only GPU, so that no other is seen."""
+    own = {**environment(rig), "GPUIPC_TEST_LIMIT_S": str(SUITE_S - 2), **({"CUDA_VISIBLE_DEVICES": visible} if visible else {})}
     done = {}
 
     def one(what):
@@ -67,8 +72,7 @@ def run_suites(rig, suites=SUITES):
         path = f"{HERE}/../pythontests/test_torch_{name}.py"
         with open(os.environ["OUT"] + f"/test_torch_{what.replace(':', '-')}.log", "w+", encoding="utf-8", errors="replace") as output:
             suite = subprocess.Popen([sys.executable, "-B", path, "-v", *some], stdin=subprocess.DEVNULL, stdout=output,
-                                     stderr=output, start_new_session=True,
-                                     env={**environment(rig), "GPUIPC_TEST_LIMIT_S": str(SUITE_S - 2)})
+                                     stderr=output, start_new_session=True, env=own)
             try:
                 status = suite.wait(timeout=SUITE_S)
             except subprocess.TimeoutExpired:
@@ -101,8 +105,9 @@ def run_suites(rig, suites=SUITES):
 
 def deaths(rig):
     """A producer ends, then the consumer that reads is killed; and nothing has grown."""
-    daemon = rig.daemon(memory="host" if rig.dry else "auto")
-    wanted, seconds = (24, 8) if rig.dry else (1000, 40)
+    # A ring of events that is full once all is warm.
+    daemon = rig.daemon("--events-max", "128", memory="host" if rig.dry else "auto")
+    wanted, seconds = (200, 8) if rig.dry else (1000, 40)
     driver = subprocess.Popen([sys.executable, "-B", f"{HERE}/torch_deaths.py", daemon.socket, "cpu" if rig.dry else "cuda", str(wanted),
                                str(seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=rig.log, text=True,
                               env=environment(rig))
@@ -116,23 +121,34 @@ def deaths(rig):
                 raise AssertionError(f"torch_deaths.py ended with {driver.wait(timeout=10)}; the log has its words")
             return json.loads(line)
 
+        def go_on():
+            driver.stdin.write("go\n")
+            driver.stdin.flush()
+
+        def resident():
+            wait_for(lambda: daemon.status()["sessions"] <= sessions, f"{sessions} sessions as before")
+            return memory_kb(daemon.pid, "VmRSS")
+
         hear()
-        before, size_before, sessions = books(), memory_kb(daemon.pid, "VmRSS"), daemon.status()["sessions"]
-        driver.stdin.write("go\n")
-        driver.stdin.flush()
+        before, sessions = books(), daemon.status()["sessions"]
+        go_on()
+        warm, size_before = hear()["warm"], resident()
+        go_on()
         told = hear()
-        wait_for(lambda: daemon.status()["sessions"] <= sessions, f"{sessions} sessions as before")
-        after, size_after = books(), memory_kb(daemon.pid, "VmRSS")
-        yield (f"consumers SIGKILLed, {told['killed'] + told['held']} in all: {told['killed']} while their kernels read a tensor whose "
-               f"producer had ended, {told['held']} with a lease on such memory and its descriptor, not mapped yet",
+        total = told["killed"] + told["held"]
+        size = resident() - size_before
+        after = books()
+        yield (f"consumers SIGKILLed, {total} in all: {told['killed']} while their kernels read a tensor whose producer had ended, "
+               f"{told['held']} with a lease on such memory and its descriptor, not mapped yet",
                f"{told['wrong']} saw other bytes; {'; '.join(told['errors']) or 'no errors'}",
                "0, none" if rig.dry else "0, none; 1,000 in all",
-               told["wrong"] == 0 and not told["errors"] and told["killed"] + told["held"] >= wanted and told["killed"] > 0)
+               told["wrong"] == 0 and not told["errors"] and total >= wanted and told["killed"] > 0)
         yield ("… after that GPU memory in use, descriptors of the daemon and of a client that stayed are more by",
-               f"{before[0] - after[0]} bytes, {after[1] - before[1]}, {after[2] - before[2]} (the daemon's resident memory: "
-               f"{size_after - size_before} kB)", "0, 0, 0", before[0] <= after[0] and after[1:] == before[1:])
-        driver.stdin.write("end\n")
-        driver.stdin.flush()
+               f"{before[0] - after[0]} bytes, {after[1] - before[1]}, {after[2] - before[2]}", "0, 0, 0",
+               before[0] <= after[0] and after[1:] == before[1:])
+        yield (f"… and the daemon's resident memory, since the first {warm} were killed", f"{size} kB", f"< {GROWTH_KB} kB",
+               size < GROWTH_KB)
+        go_on()
         driver.wait(timeout=20)
     finally:
         driver.kill()
@@ -145,29 +161,49 @@ def deaths(rig):
 # ---- beside others ---------------------------------------------------------------------------------------------
 
 
+def latency_text(row):
+    if "p50" not in row:
+        return ""
+    text = f"p50 {row['p50']:.0f} µs, p99 {row['p99']:.0f} µs; "
+    if "acknowledged" in row:
+        text += (f"one outstanding, from its loader's giving to the program's having (its own acknowledgement, of the consumer's queue, "
+                 f"p50 {row['acknowledged']:.0f} µs); ")
+    return text
+
+
+def figures(rig, row):
+    """The row of a way and a size. tensorsocket's is only told: its producer writes over what may not have been read yet."""
+    bandwidth = row["rate"] * row["size"] / 1e9
+    text = latency_text(row) + f"{row['rate']:.0f} a second" + (f" ({bandwidth:.1f} GB/s)" if bandwidth >= 0.1 else "")
+    if "held" in row and not rig.dry:
+        text += f"; {row['held'] / 2**20:.0f} MiB of the GPU"
+    if row["way"] == "tensorsocket":
+        return text + f"; {row['bad']} wrong", "", None
+    return text, "0 wrong" if "bad" in row else "", row["bad"] == 0 if "bad" in row else None
+
+
+def compared(rig, row):
+    if "death" in row:
+        return (f"producer killed, {row['death']}", row["words"], SURVIVED if row["outlives"] else "",
+                row["words"] == SURVIVED if row["outlives"] else None)
+    what = f"{row['way']}, {size_text(row['size'])}"
+    if "words" in row:
+        return what, row["words"], "", None if row["way"] == "tensorsocket" else False
+    return what, *figures(rig, row)
+
+
 def compare(rig):
     daemon = rig.daemon(memory="host" if rig.dry else "auto")
-    sizes = (256, 1 << 20) if rig.dry else SIZES
-    driver = subprocess.Popen([sys.executable, "-B", f"{HERE}/torch_compare.py", "cpu" if rig.dry else "cuda", "20" if rig.dry else "100",
-                               *map(str, sizes)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=rig.log, text=True,
+    sizes = [f"{size}:{rounds}" for size, rounds in (DRY_SIZES if rig.dry else SIZES)]
+    driver = subprocess.Popen([sys.executable, "-B", f"{HERE}/torch_compare.py", "cpu" if rig.dry else "cuda", str(COMPARE_S), *sizes],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=rig.log, text=True,
                               env={**environment(rig), "GPUIPC_SOCKET": daemon.socket})
     try:
         for line in driver.stdout:
-            if not line.startswith("{"):
-                rig.log.write(line)
-                continue
-            row = json.loads(line)
-            if "death" in row:
-                yield f"producer killed, {row['death']}", row["words"], "", None
-            elif "words" in row:
-                yield f"{row['way']}, {size_text(row['size'])}", row["words"], "", None if row["way"] == "tensorsocket" else False
+            if line.startswith("{"):
+                yield compared(rig, json.loads(line))
             else:
-                latency = f"p50 {row['p50']:.0f} µs, p99 {row['p99']:.0f} µs; " if "p50" in row else ""
-                bandwidth = row["rate"] * row["size"] / 1e9
-                held = f"; {row['held'] / 2**20:.0f} MiB of the GPU" if "held" in row and not rig.dry else ""
-                yield (f"{row['way']}, {size_text(row['size'])}", f"{latency}{row['rate']:.0f} a second"
-                       + (f" ({bandwidth:.1f} GB/s)" if bandwidth >= 0.1 else "") + held, "0 wrong" if "bad" in row else "",
-                       row["bad"] == 0 if "bad" in row else None)
+                rig.log.write(line)
         status = driver.wait(timeout=20)
         if status != 0:
             yield "torch_compare.py", f"ended with {status}", "0", False
@@ -180,5 +216,5 @@ def compare(rig):
 
 
 STEPS = [Step("python-suite", 85, without_torch(run_suites)), Step("python-deaths", 100, without_torch(deaths)),
-         Step("python-compare", 90, without_torch(compare))]
-TWO_STEPS = [Step("python-two", 80, without_torch(lambda rig: run_suites(rig, TWO_SUITES)))]
+         Step("python-compare", COMPARE_S + 30, without_torch(compare))]
+TWO_STEPS = [Step("python-two", 80, without_torch(lambda rig: run_suites(rig, TWO_SUITES, None)))]

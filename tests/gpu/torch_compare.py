@@ -1,43 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways to hand tensors from one process to another, measured with PyTorch on this machine: lines of JSON. Both ends are forked from here,
-where no GPU is touched.
+where no GPU is touched. Each item is filled with its number.
 
-    torch_compare.py DEVICE ROUNDS SIZE..."""
+    torch_compare.py DEVICE SECONDS SIZE:ROUNDS...        nothing is begun after SECONDS"""
 
-import json
 import os
 import signal
 import sys
 import time
-import traceback
 
 import gpuipc
 import gpuipc.torch
 import gpuipc.torch.multiprocessing as broker
 import torch
-import torch.multiprocessing as multiprocessing
+import torch_socket
+from torch_ends import CONTEXT, DEVICE, differs, finish, hear, process, quantiles, said, settle, state, tell, used
 
-DEVICE = sys.argv[1]
-CONTEXT = multiprocessing.get_context("fork")
 WAYS = os.environ.get("GPUIPC_COMPARE_WAYS", "").split()  # the names of the classes below; all of them
 TOKENS = 8  # items that may be on their way when many are
-
-
-def settle():
-    if DEVICE == "cuda":
-        torch.cuda.current_stream().synchronize()
-
-
-def used():
-    """Bytes of the GPU in use."""
-    if DEVICE != "cuda":
-        return 0
-    free, total = torch.cuda.mem_get_info()
-    return total - free
-
-
-def tell(**row):
-    print(json.dumps(row), flush=True)
+KEEP_S = 5  # what is sent stays so long after its producer's end
+WHOLE = TOKENS + 2  # items of which each byte is looked at
 
 
 # ---- ways: how one end sends a tensor of n floats and the other takes it ----
@@ -47,6 +29,7 @@ class Queue:
     """torch.multiprocessing's own."""
 
     name = "torch.multiprocessing"
+    outlives = False  # its items are to outlive their producer
 
     def __init__(self):
         self.queue = CONTEXT.Queue()
@@ -57,8 +40,8 @@ class Queue:
     def consumer(self, n):
         del n
 
-    def make(self, n):
-        return torch.ones(n, dtype=torch.float32, device=DEVICE)
+    def make(self, n, number):
+        return torch.full((n,), float(number), dtype=torch.float32, device=DEVICE)
 
     def send(self, tensor):
         self.queue.put(tensor)
@@ -69,6 +52,16 @@ class Queue:
     def done(self):
         pass
 
+    def coming(self):
+        """Waits until the next item can be taken."""
+        deadline = time.monotonic() + 10
+        while self.queue.empty():
+            if time.monotonic() > deadline:
+                raise TimeoutError("the second item was not sent within 10 s")
+
+    def wrong(self, tensor, number, whole=False):
+        return differs(tensor, number) if whole else tensor[-1] != number
+
 
 class Ack(Queue):
     """Nothing is handed over but an int: what all the others pay for besides."""
@@ -76,48 +69,67 @@ class Ack(Queue):
     name = "an int over the same pipes, and the same torch calls"
 
     def consumer(self, n):
-        self.own = self.make(n)
+        self.own, self.sent = self.make(n, -1), 0
         settle()
 
+    def make(self, n, number):
+        self.sent = number
+        return super().make(n, number)
+
     def send(self, tensor):
-        self.queue.put(0)
+        self.queue.put(self.sent)
 
     def take(self):
-        self.queue.get()
+        self.got = self.queue.get()
         return self.own
+
+    def wrong(self, tensor, number, whole=False):
+        return super().wrong(tensor, -1, whole) if self.got == number else 1
 
 
 class Copied(Queue):
     """The same queue, tensors by way of the daemon, copied."""
 
     name = "the same through gpuipc, copied"
+    outlives = True
 
     def producer(self, n):
-        broker.register(devices=("cpu", "cuda"))
+        broker.register(devices=("cpu", "cuda"), keep=KEEP_S)
 
     consumer = producer
 
 
 class InPlace(Copied):
-    """The same, tensors that lie in buffers of their own."""
+    """The same, tensors that lie in buffers of their own. Those stay with their producer, unless they are made with keep=."""
 
     name = "the same through gpuipc, not copied"
+    outlives = False
+    keep = 0
 
     def producer(self, n):
         super().producer(n)
         self.pool = None
-        self.tensors = [gpuipc.torch.empty(n, dtype=torch.float32, device=DEVICE) for _ in range(TOKENS + 1)]
+        self.tensors = [gpuipc.torch.empty(n, dtype=torch.float32, device=DEVICE, keep=self.keep) for _ in range(TOKENS + 1)]
         self.next = 0
 
-    def make(self, n):
+    def make(self, n, number):
         self.next += 1
-        return self.tensors[self.next % len(self.tensors)].fill_(1)
+        return self.tensors[self.next % len(self.tensors)].fill_(number)
+
+
+class Kept(InPlace):
+    """The same, as one makes them that are to outlive their producer."""
+
+    name = "the same through gpuipc, not copied, made with keep="
+    outlives = True
+    keep = KEEP_S
 
 
 class Channel(Queue):
     """A gpuipc channel."""
 
     name = "gpuipc channel, copied into its slot"
+    outlives = True
 
     def __init__(self):
         super().__init__()
@@ -140,16 +152,20 @@ class Channel(Queue):
     def done(self):
         self.received.release()
 
+    def coming(self):
+        pass
+
 
 class Slot(Channel):
     name = "gpuipc channel, computed in its slot"
 
-    def make(self, n):
-        return n
+    def make(self, n, number):
+        return n, number
 
     def send(self, tensor):
-        with self.channel.slot(like=self.like(tensor)) as slot:
-            slot.fill_(1)
+        n, number = tensor
+        with self.channel.slot(like=self.like(n)) as slot:
+            slot.fill_(number)
 
     def like(self, n):
         if not hasattr(self, "_like"):
@@ -170,9 +186,12 @@ def consume(way, n, rounds, many, acks):
         way.done()
         acks.send(True)
     bad = 0
-    for _ in range(many):
+    for number in range(many + WHOLE):
+        if number == many:
+            settle()
+            acks.send("all")
         tensor = way.take()
-        bad += tensor[-1] != 1
+        bad += way.wrong(tensor, rounds + number, whole=number >= many)
         del tensor
         way.done()
         acks.send(True)
@@ -186,8 +205,8 @@ def produce(way, n, rounds, many, acks, result):
     result.send("made")
     acks.recv()
     times = []
-    for _ in range(rounds):
-        tensor = way.make(n)
+    for number in range(rounds):
+        tensor = way.make(n, number)
         settle()
         started = time.perf_counter()
         way.send(tensor)
@@ -195,58 +214,40 @@ def produce(way, n, rounds, many, acks, result):
         times.append((time.perf_counter() - started) * 1e6 / 2)
         del tensor
     started, ahead = time.perf_counter(), 0
-    for _ in range(many):
+    for number in range(many):
         if ahead == TOKENS:
             acks.recv()
             ahead -= 1
-        way.send(way.make(n))
+        way.send(way.make(n, rounds + number))
         ahead += 1
-    for _ in range(ahead):
+    for _ in range(ahead + 1):
         acks.recv()
-    bad, _ = acks.recv()
     rate = many / (time.perf_counter() - started)
-    times = sorted(times[len(times) // 10:])
-    result.send({"p50": times[len(times) // 2], "p99": times[len(times) - 1 - len(times) // 100], "rate": rate, "bad": bad,
-                 "held": used() - before})
-
-
-def guarded(target, *arguments):
-    try:
-        target(*arguments)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    for number in range(many, many + WHOLE):
+        way.send(way.make(n, rounds + number))
+        acks.recv()
+    bad, after = acks.recv()
+    result.send({**quantiles(times), "rate": rate, "bad": bad, "held": after - before})
 
 
 def compare(kind, size, rounds):
     n, way = max(1, size // 4), kind()
-    many = rounds * 2
     theirs, acks = CONTEXT.Pipe()
     result, told = CONTEXT.Pipe(False)
-    producer = CONTEXT.Process(target=guarded, args=(produce, way, n, rounds, many, acks, told))
-    producer.start()
-    if not result.poll(15) or result.recv() != "made":
-        raise TimeoutError("the producer does not begin")
-    consumer = CONTEXT.Process(target=guarded, args=(consume, way, n, rounds, many, theirs))
-    consumer.start()
+    producer = process(produce, way, n, rounds, rounds * 2, acks, told)
+    consumer = process(consume, way, n, rounds, rounds * 2, theirs)
     try:
-        deadline = time.monotonic() + 20
-        while not result.poll(0.05):
-            if time.monotonic() > deadline or producer.exitcode or consumer.exitcode:
-                raise TimeoutError(f"no figures; the ends ended with {producer.exitcode}, {consumer.exitcode}")
-        tell(way=way.name, size=size, **result.recv())
+        producer.start()
+        hear(result, 15, "beginning of the producer's", producer)
+        consumer.start()
+        tell(way=way.name, size=size, **hear(result, 20, "figures", producer, consumer))
     finally:
-        for process in (producer, consumer):
-            process.join(5)
-            if process.is_alive():
-                process.kill()
-                process.join()
+        finish(producer, consumer)
 
 
 # ---- nothing but channels: an item there and one back ----
+
+CHANNELS = "gpuipc channels there and back, ordered by streams alone"
 
 
 def back(name, n, rounds):
@@ -273,9 +274,7 @@ def there(name, n, rounds, result):
             pass
         times.append((time.perf_counter() - started) * 1e6 / 2)
     settle()
-    times = sorted(times[len(times) // 10:])
-    result.send({"p50": times[len(times) // 2], "p99": times[len(times) - 1 - len(times) // 100],
-                 "rate": 1e6 / (2 * sum(times) / len(times))})
+    result.send({**quantiles(times), "rate": 1e6 / (2 * sum(times) / len(times))})
     out.close()
     home.close()
 
@@ -284,20 +283,13 @@ def channels(size, rounds):
     """The streams are in order, nobody waits for them and nothing is computed, as the C figures are measured."""
     result, told = CONTEXT.Pipe(False)
     name, n = f"pure-{os.getpid()}-{size}", max(1, size // 4)
-    ends = [CONTEXT.Process(target=guarded, args=(there, name, n, rounds, told)),
-            CONTEXT.Process(target=guarded, args=(back, name, n, rounds))]
-    for end in ends:
-        end.start()
+    ends = process(there, name, n, rounds, told), process(back, name, n, rounds)
     try:
-        if not result.poll(15):
-            raise TimeoutError("no figures")
-        tell(way="gpuipc channels there and back, ordered by streams alone", size=size, **result.recv())
-    finally:
         for end in ends:
-            end.join(5)
-            if end.is_alive():
-                end.kill()
-                end.join()
+            end.start()
+        tell(way=CHANNELS, size=size, **hear(result, 15, "figures", *ends))
+    finally:
+        finish(*ends)
 
 
 # ---- a producer that is killed ----
@@ -305,34 +297,30 @@ def channels(size, rounds):
 
 def die_holding(way, n, ready):
     way.producer(n)
-    tensor = way.make(n)
+    for number in (1, 2):
+        tensor = way.make(n, number)
+        settle()
+        way.send(tensor)
     settle()
-    way.send(tensor)
-    way.send(way.make(n))
-    time.sleep(0.3)  # the queue's own thread sends
     ready.send(True)
     signal.pause()
 
 
 def outlive(way, n, result, go):
     """What the first tensor, taken before, and the second, on its way, are after the producer's end."""
-    words = []
     way.consumer(n)
     first = way.take()
     settle()
+    way.coming()
     result.send("taken")
     go.recv()
-    try:
-        words.append(f"taken before: {'whole' if (first == 1).all().item() else 'other bytes'}")
-    except Exception as error:  # pylint: disable=broad-except
-        words.append(f"taken before: {type(error).__name__}")
+    words = [f"taken before: {state(way.wrong, first, 1)}"]
     del first
     way.done()
     try:
-        second = way.take()
-        words.append(f"on its way: {'whole' if (second == 1).all().item() else 'other bytes'}")
+        words.append(f"on its way: {state(way.wrong, way.take(), 2)}")
     except Exception as error:  # pylint: disable=broad-except
-        words.append(f"on its way: {type(error).__name__} ({str(error).splitlines()[0][:90]})")
+        words.append(f"on its way: {said(error)}")
     result.send("; ".join(words))
 
 
@@ -341,121 +329,76 @@ def producer_dies(kind):
     ready, told = CONTEXT.Pipe(False)
     result, says = CONTEXT.Pipe(False)
     go_there, go = CONTEXT.Pipe(False)
-    producer = CONTEXT.Process(target=guarded, args=(die_holding, way, n, told))
-    producer.start()
-    consumer = None
+    producer, consumer = process(die_holding, way, n, told), process(outlive, way, n, says, go_there)
     try:
-        if not ready.poll(30):
-            raise TimeoutError("the producer does not begin")
-        consumer = CONTEXT.Process(target=guarded, args=(outlive, way, n, says, go_there))
+        producer.start()
+        hear(ready, 20, "beginning of the producer's", producer)
         consumer.start()
-        if not result.poll(30) or result.recv() != "taken":
-            raise TimeoutError("nothing was taken")
+        hear(result, 20, "first item", producer, consumer)
         producer.kill()
         producer.join()
         go.send(True)
-        tell(death=way.name, words=result.recv() if result.poll(15) else "the consumer waits without end")
+        tell(death=way.name, outlives=way.outlives, words=hear(result, 15, "words of the consumer, which waits on", consumer))
     finally:
-        for process in (producer, consumer):
-            if process is not None and process.is_alive():
-                process.kill()
-                process.join()
+        finish(producer, consumer, seconds=0)
 
 
-# ---- tensorsocket, where it is there ----
+# ---- all of it ----
 
 
-class Loader:
-    def __init__(self, n, many):
-        self.n, self.many = n, many
-
-    def __len__(self):
-        return self.many
-
-    def __iter__(self):
-        tensor = torch.ones(1, self.n, dtype=torch.float32, device=DEVICE)
-        return iter([(tensor,)] * self.many)
-
-
-def socket_produce(n, many, ports):
-    import tensorsocket
-
-    # In groups of two: one alone its collate() does not bear.
-    producer = tensorsocket.TensorProducer(Loader(n, many), port=ports, ack_port=ports + 1, heart_ports=(ports + 2, ports + 3),
-                                           producer_batch_size=2)
-    while True:
-        for _ in producer:
-            pass
-
-
-def socket_consume(n, many, ports, result):
-    import tensorsocket
-
-    consumer = tensorsocket.TensorConsumer(port=ports, ack_port=ports + 1, heart_ports=(ports + 2, ports + 3), batch_size=1)
-    started, seen = None, 0
-    for batch in consumer:
-        del batch
-        settle()
-        if started is None:
-            started = time.perf_counter()
-        else:
-            seen += 1
-        if seen == many // 2:
-            break
-    settle()
-    result.send(seen / (time.perf_counter() - started))
-
-
-def tensorsocket_rate(size, many, ports):
-    result, told = CONTEXT.Pipe(False)
-    ends = [CONTEXT.Process(target=guarded, args=(socket_produce, max(1, size // 4), many, ports)),
-            CONTEXT.Process(target=guarded, args=(socket_consume, max(1, size // 4), many, ports, told))]
-    for end in ends:
-        end.start()
+def bounded(late, run, *arguments, **row):
+    """What does not come, and what there is no time for, is a row in words. Whether it came."""
+    if late():
+        tell(words="not run: no time was left for it", **row)
+        return False
     try:
-        if result.poll(8):
-            tell(way="tensorsocket", size=size, rate=result.recv())
-        else:
-            tell(way="tensorsocket", size=size, words="nothing came within 8 s")
-    except EOFError:
-        tell(way="tensorsocket", size=size, words="an end failed")
+        run(*arguments)
+    except (TimeoutError, EOFError, OSError) as error:
+        tell(words=f"{type(error).__name__}: {error}", **row)
+        return False
+    return True
+
+
+def deaths(late):
+    """What waits for long, waits while the others die."""
+    missing = torch_socket.missing()
+    slow = None if missing else torch_socket.ProducerDies()
+    try:
+        killed = slow and bounded(late, slow.kill, death=torch_socket.NAME, outlives=False)
+        for kind in (Queue, Copied, InPlace, Kept, Channel, Slot):
+            bounded(late, producer_dies, kind, death=kind.name, outlives=kind.outlives)
+        if killed:
+            bounded(lambda: False, slow.tell, death=torch_socket.NAME, outlives=False)
     finally:
-        for end in ends:
-            end.kill()
-            end.join()
+        if slow:
+            slow.close()
+    if missing:
+        tell(death=torch_socket.NAME, outlives=False, words=f"not here: {missing}")
 
 
 def main():
-    rounds, sizes = int(sys.argv[2]), list(map(int, sys.argv[3:]))
-    for size in sizes:
+    deadline = time.monotonic() + float(sys.argv[2])
+    missing = torch_socket.missing()
+
+    def late():
+        return time.monotonic() > deadline
+
+    sizes = [tuple(map(int, each.split(":"))) for each in sys.argv[3:]]
+    for size, rounds in sizes:
         for kind in (Ack, Queue, Copied, InPlace, Channel, Slot):
-            if WAYS and kind.__name__ not in WAYS:
-                continue
-            try:
-                compare(kind, size, rounds)
-            except (TimeoutError, EOFError, OSError) as error:
-                tell(way=kind.name, size=size, words=f"{type(error).__name__}: {error}")
-        if WAYS:
-            continue
-        try:
-            channels(size, rounds * 5)
-        except (TimeoutError, EOFError, OSError) as error:
-            tell(way="gpuipc channels there and back", size=size, words=f"{type(error).__name__}: {error}")
+            if not WAYS or kind.__name__ in WAYS:
+                bounded(late, compare, kind, size, rounds, way=kind.name, size=size)
+        if not WAYS:
+            bounded(late, channels, size, rounds * 5, way=CHANNELS, size=size)
     if WAYS:
         return
-    for kind in (Queue, Copied, Channel):
-        try:
-            producer_dies(kind)
-        except (TimeoutError, EOFError, OSError) as error:
-            tell(death=kind.name, words=f"{type(error).__name__}: {error}")
-    try:
-        import tensorsocket  # noqa: F401
-        import zmq  # noqa: F401
-    except ImportError as error:
-        tell(way="tensorsocket", size=0, words=f"not here: {error}")
-        return
-    for index, size in enumerate(sizes):
-        tensorsocket_rate(size, rounds * 2, 25555 + 10 * index)
+    deaths(late)
+    # Last, so that what it waits for takes no time from the others.
+    for size, rounds in sizes:
+        if missing:
+            tell(way=torch_socket.NAME, size=size, words=f"not here: {missing}")
+        else:
+            bounded(late, torch_socket.compare, size, rounds, way=torch_socket.NAME, size=size)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,9 @@ from zygote import Zygote
 
 AT_ONCE = 4
 READERS = 6  # of each producer
+HOLDERS = 50  # of each tensor, killed at once
+TENSORS = 5  # of each producer of what is held
+KEEP_S = 120
 N = 3 * (1 << 20)  # floats
 
 
@@ -39,11 +42,12 @@ def round_(zygote, number, readers):
     return wrong
 
 
-def worker(zygote, until, wanted, done, lock):
-    while time.monotonic() < until:
+def worker(zygote, until, most, wanted, done, lock):
+    """Rounds, `most` at the most."""
+    for _ in range(most):
         with lock:
             number = done["begun"]
-            if done["killed"] >= wanted:
+            if done["killed"] + done["held"] >= wanted or time.monotonic() > until:
                 return
             done["begun"] += 1
         try:
@@ -57,45 +61,95 @@ def worker(zygote, until, wanted, done, lock):
             done["wrong"] += wrong
 
 
-def holders(zygote, client, device, n):
-    """Consumers that hold a lease on such memory and its descriptor, and have yet to map it: killed, fifty at once."""
-    where = next(each.uuid for each in client.status().devices if each.kind == ("cuda" if device == "cuda" else "host"))
-    share = client.allocate(N * 4, device=where)
-    killed = 0
-    while killed < n:
-        children = [zygote.fork() for _ in range(min(50, n - killed))]
-        for child in children:
-            child.tell(f"buffer = gpuipc.torch._clients.client_for().open(id={share.id!r})")
-        for child in children:
-            child.hear()
-        for child in children:
-            child.kill()
-        killed += len(children)
-    wait_for(lambda: sum(lease.buffer == share.id for lease in client.leases()) == 1, "their leases to end")
-    share.close()
-    return killed
+def readers(zygote, until, most, wanted, done):
+    lock = threading.Lock()
+    threads = [threading.Thread(target=worker, args=(zygote, until, most, wanted, done, lock)) for _ in range(AT_ONCE)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class Left:
+    """Tensors whose producers have ended, every other one killed; each is kept until somebody has it."""
+
+    def __init__(self, zygote, client):
+        self.zygote, self.client, self.ids, self.made = zygote, client, [], 0
+
+    def make(self, n):
+        """n of them at least; their producers work at once."""
+        producers = [self.zygote.fork() for _ in range((n + TENSORS - 1) // TENSORS)]
+        for producer in producers:
+            producer.tell(f"shares = [gpuipc.torch.put(torch.ones({N}, device=DEVICE), keep={KEEP_S}) for _ in range({TENSORS})]")
+        for producer in producers:
+            producer.hear()
+            self.ids += producer.ask("[share.buffer for share in shares]")
+            for card in producer.ask("[share.id for share in shares]"):
+                self.client.free(id=card)
+            self.made += 1
+            if self.made % 2:
+                producer.kill()
+            else:
+                producer.end()
+
+    def take(self):
+        if not self.ids:
+            self.make(1)
+        return self.ids.pop()
+
+    def end(self):
+        for each in self.ids:
+            self.client.free(id=each)
+
+
+def holders(zygote, left, n):
+    """Consumers that hold a lease on such memory and its descriptor, and have yet to map it: killed, many at once."""
+    client, id = left.client, left.take()
+    children = [zygote.fork() for _ in range(n)]
+    for child in children:
+        child.tell(f"buffer = gpuipc.torch._clients.client_for().open(id={id!r})")
+    for child in children:
+        child.hear()
+    held = [lease.pid for lease in client.leases() if lease.buffer == id]
+    if sorted(held) != sorted(child.pid for child in children):
+        raise AssertionError(f"{len(held)} leases on {id}, not those of the {n} consumers alone")
+    client.free(id=id)  # the keep ends: they alone hold it
+    for child in children:
+        child.kill()
+    wait_for(lambda: all(buffer.id != id for buffer in client.buffers()), "the memory whose last holders were killed")
+    return n
 
 
 def main():
     socket, device, wanted, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
     client = gpuipc.Client(socket)
     began = time.monotonic()
+    done = {"begun": 1, "killed": 0, "held": 0, "wrong": 0, "errors": []}
+
+    def say(**what):
+        print(json.dumps(what), flush=True)
+        sys.stdin.readline()
+
     with Zygote(socket, device) as zygote:
+        left = Left(zygote, client)
         round_(zygote, 0, 1)  # what is made once is made
         wait_for(lambda: not client.buffers(), "the first round's memory", 30)
-        print(json.dumps({"ready": os.getpid()}), flush=True)
-        sys.stdin.readline()
-        done, lock = {"begun": 1, "killed": 0, "wrong": 0, "errors": []}, threading.Lock()
+        say(ready=os.getpid())
         until = began + seconds
-        threads = [threading.Thread(target=worker, args=(zygote, until, wanted, done, lock)) for _ in range(AT_ONCE)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        held = holders(zygote, client, device, max(0, wanted - done["killed"]))
+        readers(zygote, until, 1, wanted, done)
+        done["held"] += holders(zygote, left, HOLDERS)
+        left.end()
+        left.ids.clear()
+        wait_for(lambda: not client.buffers(), "the memory of the warm-up", 30)
+        say(warm=done["killed"] + done["held"])
+        readers(zygote, until, wanted, wanted, done)
+        missing = max(0, wanted - done["killed"] - done["held"])
+        left.make((missing + HOLDERS - 1) // HOLDERS)
+        while done["killed"] + done["held"] < wanted:
+            done["held"] += holders(zygote, left, min(HOLDERS, wanted - done["killed"] - done["held"]))
+        left.end()
         wait_for(lambda: not client.buffers(), "all memory back", 30)
-        print(json.dumps({"killed": done["killed"], "wrong": done["wrong"], "errors": done["errors"][:3], "held": held}), flush=True)
-        sys.stdin.readline()
+        say(killed=done["killed"], held=done["held"], wrong=done["wrong"], errors=done["errors"][:3])
 
 
 if __name__ == "__main__":

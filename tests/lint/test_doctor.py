@@ -46,6 +46,14 @@ def page():
     return {part[:4]: part for part in parts}
 
 
+def text_of(paths):
+    return "".join(read(path) for path in paths)
+
+
+def is_doctor(path):
+    return path.startswith("client/doctor/") or os.path.basename(path).startswith("test_doctor")
+
+
 class CodesTest(unittest.TestCase):
     def test_codes_are_unique_and_in_order(self):
         ids = [code for _, code, _ in codes()]
@@ -66,7 +74,22 @@ class CodesTest(unittest.TestCase):
         text = "".join(read(path) for path in sources.files(".c", ".h", rooms=("client",))
                        if os.path.basename(path) not in ("doctor_codes.h", "advice.c"))
         for name, code, _ in codes():
-            self.assertRegex(text, rf"\bDOCTOR_{name}\b", f"{code} is given by nobody")
+            self.assertTrue(re.search(rf"\bDOCTOR_{name}\b", text), f"{code} is given by nobody")
+
+    def test_each_code_is_provoked(self):
+        """By a test of doctor's where doctor gives it, by another where the library does. Tests of the table provoke nothing, and those
+        that need a GPU are run too seldom."""
+        tests = [path for path in sources.files(".c", ".py", rooms=("tests",))
+                 if not path.startswith(("tests/lint/", "tests/gpu/")) and os.path.basename(path) != "test_doctor_advice.c"]
+        givers = [path for path in sources.files(".c", ".h", rooms=("client",))
+                  if os.path.basename(path) not in ("doctor_codes.h", "advice.c")]
+        faults = []
+        for by_doctor in (True, False):
+            given, named = (text_of(path for path in paths if is_doctor(path) == by_doctor) for paths in (givers, tests))
+            faults += [f"{code} (DOCTOR_{name}) is given by {'doctor' if by_doctor else 'the library'} and named by no test of its"
+                       for name, code, _ in codes()
+                       if re.search(rf"\bDOCTOR_{name}\b", given) and not re.search(rf"\bDOCTOR_{name}\b|\b{code}\b", named)]
+        self.assertFalse(faults, "\n" + "\n".join(faults))
 
     def test_what_is_advised_exists(self):
         advice = spoken()

@@ -42,15 +42,15 @@ class EventInfo(ctypes.Structure):
 class LibraryError(Exception):
     def __init__(self, error):
         super().__init__(f"{error.name.decode()}: {error.message.decode()}")
-        self.status, self.oldest = error.status, error.oldest
+        self.status, self.oldest, self.code = error.status, error.oldest, error.code and error.code.decode()
 
 
 STRINGS = ("gpuipc_buffer_id", "gpuipc_buffer_lease", "gpuipc_buffer_handle")
 
 
 class Library:
-    def __init__(self):
-        self.c = ctypes.CDLL(os.path.join(BUILD, "libgpuipc.so.0"))
+    def __init__(self, build=BUILD):
+        self.c = ctypes.CDLL(os.path.join(build, "libgpuipc.so.0"))
         for name in STRINGS:
             getattr(self.c, name).restype = ctypes.c_char_p
         for name in ("gpuipc_buffer_size", "gpuipc_client_restarts"):

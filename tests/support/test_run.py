@@ -122,6 +122,23 @@ unittest.main()
         self.assertRegex(output, r"(?m)^tests: 1 passed, 1 failed, 1 skipped in")
         self.assertRegex(output, r"skipped: integration/p: .*needs the moon")
 
+    def test_one_gpu_is_seen(self):
+        """Suites that name no device mean the only one."""
+        self.script_suite("here", '''# Runs on any memory
+import os
+import unittest
+class Some(unittest.TestCase):
+    def test_one(self): self.assertEqual(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ["EXPECTED"])
+if __name__ == "__main__": unittest.main()
+''')
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        self.addCleanup(os.environ.pop, "CUDA_VISIBLE_DEVICES", None)
+        self.addCleanup(os.environ.pop, "EXPECTED", None)
+        for given, expected in ((None, "0"), ("1", "1")):
+            os.environ.update({"EXPECTED": expected}, **({"CUDA_VISIBLE_DEVICES": given} if given else {}))
+            status, output = self.run_all("cuda-fd")
+            self.assertEqual(status, 0, output)
+
     def test_own_directory_is_removed(self):
         self.suite("a", f"echo $TMPDIR; : >$TMPDIR/file; {PASSES}")
         self.assertEqual(self.run_all()[0], 0)

@@ -185,6 +185,29 @@ START_TEST(no_driver_library) {
 }
 END_TEST
 
+/* A function that only newer drivers have is missing: nothing is called, and the function's name is told. */
+START_TEST(driver_is_too_old) {
+        struct desk desk = { .size = 2 * MIB };
+        const char *build = getenv("GPUIPC_BUILD");
+        gpuipc_error error;
+        char path[512];
+
+        (void)snprintf(path, sizeof(path), "%s/fake/older/libcuda.so.1", build ? build : "build");
+        ck_assert_msg(dlopen(path, RTLD_NOW | RTLD_LOCAL) != NULL, "%s", dlerror());
+        desk.fd = fake_memfd(2 * MIB, false);
+        desk_open(&desk);
+        for (int i = 0; i < 2; i++) {
+                ck_assert_int_eq(desk_fail(&desk, GPUIPC_RW, &error), GPUIPC_ERROR_MAP);
+                check_error(error, GPUIPC_ERROR_MAP, "G002");
+                ck_assert_str_eq(error.subject, "libcuda.so.1");
+                check_says(error, "cuDeviceGetUuid_v2");
+                check_says(error, "470 or newer");
+        }
+        desk_close(&desk);
+        (void)close(desk.fd);
+}
+END_TEST
+
 /* ---- out of reach ----------------------------------------------------------------------------------------- */
 
 #define NO_PEERS "device peer=no\ndevice\n"
@@ -418,6 +441,7 @@ int main(void) {
         tcase_add_loop_test(tcase, refused_at_release, 0, 4);
         tcase_add_loop_test(tcase, does_not_start, 0, (int)(sizeof(starts) / sizeof(starts[0])));
         tcase_add_test(tcase, no_driver_library);
+        tcase_add_test(tcase, driver_is_too_old);
         tcase_add_loop_test(tcase, no_peer_access, 0, 2);
         tcase_add_test(tcase, lies);
         suite_add_tcase(suite, tcase);

@@ -7,6 +7,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include "channel_house.h"
 #include "include/gpuipc.h"
 #include "tests/support/fake_server.h"
 #include "tests/support/suite.h"
@@ -116,11 +117,50 @@ START_TEST(ranges) {
 }
 END_TEST
 
+/* A wait carries no number, since the item is what it waits for; a publish carries its ticket. What is refused is no range, nor are a
+ * cancel and a release, which wait for nothing. */
+static void pass_two(gpuipc_channel *producer, gpuipc_channel *consumer) {
+        gpuipc_item item;
+
+        for (uint64_t i = 0; i < 2; i++) {
+                house_put(producer, i);
+                ck_assert_int_eq(gpuipc_channel_take(consumer, NULL, 0, &item, NULL), GPUIPC_OK);
+                ck_assert_int_eq(gpuipc_channel_publish(consumer, &item, 0, NULL, 0, NULL, NULL), GPUIPC_ERROR_INVALID_PARAMETER);
+                ck_assert_int_eq(gpuipc_channel_release(consumer, &item, NULL, NULL), GPUIPC_OK);
+        }
+        ck_assert_int_eq(gpuipc_channel_begin(producer, NULL, 0, &item, NULL), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_channel_cancel(producer, &item, NULL), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_channel_take(consumer, NULL, 0, &item, NULL), GPUIPC_ERROR_TIMED_OUT);
+}
+
+START_TEST(channel_ranges) {
+        struct house house;
+
+        if (getenv("GPUIPC_VALGRIND")) {
+                printf("SKIP channel_ranges: valgrind knows no pidfds\n");
+                return;
+        }
+        InitializeInjectionNvtx2_fnptr = _i ? listen_in : NULL;
+        house_open(&house, NULL);
+        gpuipc_channel *producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER), *consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+        ck_assert_str_eq(seen, _i ? "open(0) map(1024) end end open(0) map(1024) end end " : "");
+        seen[0] = '\0';
+        pass_two(producer, consumer);
+        ck_assert_str_eq(seen, _i ? "wait(0) end publish(0) end wait(0) end wait(0) end publish(1) end wait(0) end wait(0) end wait(0) end "
+                                  : "");
+        ck_assert_int_eq(n_domains, _i);
+        ck_assert_int_eq(gpuipc_channel_free(producer, NULL), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_channel_free(consumer, NULL), GPUIPC_OK);
+        house_close(&house);
+}
+END_TEST
+
 int main(void) {
         Suite *suite = suite_create("client_cuda_trace");
         TCase *tcase = tcase_create("ranges");
 
         tcase_add_loop_test(tcase, ranges, 0, 2); /* without a tool, and with one */
+        tcase_add_loop_test(tcase, channel_ranges, 0, 2);
         suite_add_tcase(suite, tcase);
         return suite_run(suite);
 }

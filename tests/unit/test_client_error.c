@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every way to be turned down, as a status, a name and words. */
+/* Every way to be turned down, as a status, a name, words, and a code where there is one. */
 #include <check.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
 
+#include "client/doctor_codes.h"
 #include "client/error.h"
 #include "include/gpuipc.h"
+#include "proto/cleanup.h"
 #include "tests/support/suite.h"
 
 static const struct {
@@ -124,6 +126,61 @@ START_TEST(names_of_statuses) {
 }
 END_TEST
 
+/* ---- codes -------------------------------------------------------------------------------------------------- */
+
+START_TEST(errors_carry_codes) {
+        static const struct {
+                int number;
+                const char *code;
+        } connects[] = {
+                { ENOENT, "G101" },     { ENOTDIR, "G101" },   { ECONNREFUSED, "G103" }, { EACCES, "G104" },       { EPERM, "G104" },
+                { EPROTOTYPE, "G105" }, { ETIMEDOUT, "G106" }, { EMFILE, "G108" },       { ENAMETOOLONG, "G108" },
+        };
+        struct failure degraded = { .verdict = VERDICT_DEVICE_DEGRADED, .subject = "GPU-1" };
+        gpuipc_error error;
+
+        for (size_t i = 0; i < ELEMENTSOF(connects); i++) {
+                (void)error_connect(&error, connects[i].number, "/run/s");
+                ck_assert_str_eq(error.code, connects[i].code);
+                ck_assert(strstr(error.message, connects[i].code));
+        }
+        (void)error_protocol(&error, "it is empty");
+        ck_assert_str_eq(error.code, "G107");
+        (void)error_failure(&error, METHOD_ALLOCATE, &degraded);
+        ck_assert_str_eq(error.code, "G502");
+}
+END_TEST
+
+START_TEST(other_errors_carry_none) {
+        gpuipc_error error = { .code = "" };
+
+        (void)error_set(&error, GPUIPC_ERROR_MAP, 0, NULL, "No code at all.");
+        ck_assert_ptr_null(error.code);
+        (void)error_set(&error, GPUIPC_ERROR_MAP, 0, NULL, "[G101]");
+        ck_assert_ptr_null(error.code);
+        (void)error_set(&error, GPUIPC_ERROR_MAP, 0, NULL, "Nobody knows it. [G999]");
+        ck_assert_ptr_null(error.code);
+        (void)error_set(&error, GPUIPC_ERROR_MAP, 0, NULL, "In its middle [G101] only.");
+        ck_assert_ptr_null(error.code);
+}
+END_TEST
+
+/* However long the text, its code is there. */
+START_TEST(long_errors_keep_their_code) {
+        char path[600];
+        gpuipc_error error;
+
+        memset(path, 'x', sizeof(path) - 1);
+        path[sizeof(path) - 1] = 0;
+        for (size_t n = 300; n < sizeof(path); n++) {
+                (void)error_set(&error, GPUIPC_ERROR_MAP, 0, NULL, "%.*s. [%s]", (int)n, path, doctor_code_id(DOCTOR_SAME_PID));
+                ck_assert_str_eq(error.code, "G009");
+                ck_assert_uint_le(strlen(error.message), sizeof(error.message) - 1);
+                ck_assert_str_eq(error.message + strlen(error.message) - 7, " [G009]");
+        }
+}
+END_TEST
+
 int main(void) {
         Suite *suite = suite_create("client_error");
         TCase *tcase = tcase_create("error");
@@ -133,6 +190,9 @@ int main(void) {
         tcase_add_test(tcase, parameter_hints);
         tcase_add_test(tcase, hostile_text);
         tcase_add_test(tcase, names_of_statuses);
+        tcase_add_test(tcase, errors_carry_codes);
+        tcase_add_test(tcase, other_errors_carry_none);
+        tcase_add_test(tcase, long_errors_keep_their_code);
         suite_add_tcase(suite, tcase);
         return suite_run(suite);
 }

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of advice, and the codes that the library's errors carry. */
+/* The table of advice. */
 #include <check.h>
-#include <errno.h>
 #include <string.h>
 
 #include "client/doctor/advice.h"
 #include "client/doctor/finding.h"
-#include "client/error.h"
 #include "proto/cleanup.h"
 #include "tests/support/suite.h"
 
@@ -60,59 +58,6 @@ START_TEST(words_are_filled_in) {
 }
 END_TEST
 
-START_TEST(errors_carry_codes) {
-        static const struct {
-                int number;
-                const char *code;
-        } rows[] = {
-                { ENOENT, "G101" },     { ENOTDIR, "G101" },   { ECONNREFUSED, "G103" }, { EACCES, "G104" },       { EPERM, "G104" },
-                { EPROTOTYPE, "G105" }, { ETIMEDOUT, "G106" }, { EMFILE, "G108" },       { ENAMETOOLONG, "G108" },
-        };
-        struct failure degraded = { .verdict = VERDICT_DEVICE_DEGRADED, .subject = "GPU-1" };
-        gpuipc_error error;
-
-        for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
-                (void)error_connect(&error, rows[i].number, "/run/s");
-                ck_assert_str_eq(error.code, rows[i].code);
-                ck_assert(strstr(error.message, rows[i].code));
-        }
-        (void)error_protocol(&error, "it is empty");
-        ck_assert_str_eq(error.code, "G107");
-        (void)error_failure(&error, METHOD_ALLOCATE, &degraded);
-        ck_assert_str_eq(error.code, "G502");
-}
-END_TEST
-
-START_TEST(other_errors_carry_none) {
-        gpuipc_error error = { .code = "" };
-
-        (void)error_set(&error, GPUIPC_ERROR_MAP, 0, NULL, "No code at all.");
-        ck_assert_ptr_null(error.code);
-        (void)error_set(&error, GPUIPC_ERROR_MAP, 0, NULL, "[G101]");
-        ck_assert_ptr_null(error.code);
-        (void)error_set(&error, GPUIPC_ERROR_MAP, 0, NULL, "Nobody knows it. [G999]");
-        ck_assert_ptr_null(error.code);
-        (void)error_set(&error, GPUIPC_ERROR_MAP, 0, NULL, "In its middle [G101] only.");
-        ck_assert_ptr_null(error.code);
-}
-END_TEST
-
-/* However long the text, its code is there. */
-START_TEST(long_errors_keep_their_code) {
-        char path[600];
-        gpuipc_error error;
-
-        memset(path, 'x', sizeof(path) - 1);
-        path[sizeof(path) - 1] = 0;
-        for (size_t n = 300; n < sizeof(path); n++) {
-                (void)error_set(&error, GPUIPC_ERROR_MAP, 0, NULL, "%.*s. [%s]", (int)n, path, doctor_code_id(DOCTOR_SAME_PID));
-                ck_assert_str_eq(error.code, "G009");
-                ck_assert_uint_le(strlen(error.message), sizeof(error.message) - 1);
-                ck_assert_str_eq(error.message + strlen(error.message) - 7, " [G009]");
-        }
-}
-END_TEST
-
 START_TEST(levels_have_names) {
         ck_assert_str_eq(finding_level_name(FINDING_OK), "ok");
         ck_assert_str_eq(finding_level_name(FINDING_FAIL), "fail");
@@ -126,9 +71,6 @@ int main(void) {
         tcase_add_test(tc, every_trouble_has_advice);
         tcase_add_test(tc, codes_are_found);
         tcase_add_test(tc, words_are_filled_in);
-        tcase_add_test(tc, errors_carry_codes);
-        tcase_add_test(tc, other_errors_carry_none);
-        tcase_add_test(tc, long_errors_keep_their_code);
         tcase_add_test(tc, levels_have_names);
         suite_add_tcase(suite, tc);
         return suite_run(suite);

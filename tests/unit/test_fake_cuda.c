@@ -2,6 +2,7 @@
 /* The false GPUs behave as real ones do: each case of tests/fake/README.md, between processes where it says so. A process
  * that called cuInit has no children that may use CUDA, so children are started first. */
 #include <check.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -103,6 +104,9 @@ START_TEST(attributes_follow_the_script) {
         ck_assert_int_eq(gpu.cuDeviceGetUuid_v2(&uuid, 0), CUDA_SUCCESS);
         ck_assert_uint_eq((unsigned char)uuid.bytes[0], 0);
         ck_assert_uint_eq((unsigned char)uuid.bytes[15], 0xff);
+        CUresult (*first)(CUuuid *, CUdevice) = (CUresult(*)(CUuuid *, CUdevice))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuDeviceGetUuid");
+        ck_assert_int_eq(first(&uuid, 0), CUDA_SUCCESS);
+        ck_assert_uint_eq((unsigned char)uuid.bytes[0], 0xff);
         machine_script("device fd=no\n");
         ck_assert_int_eq(vmm_create(TWO_MIB, 0, &handle), CUDA_ERROR_NOT_SUPPORTED);
 } END_TEST
