@@ -105,7 +105,7 @@ CUDART_STATIC = -L$(CUDA_LIB) -l:libcudart_static.a -ldl -lrt -lpthread
 # The driver's own library is wherever the program runs; to link, one that has its names will do.
 LINK_CUDA = $(FAKE)/libcuda.so.1
 LINK_FAKES = $(FAKE)/libcudart.so.13 $(FAKE)/libcuda.so.1
-$(GPU)/tools/agent: $(B)/obj-gpu/agent.o $(B)/obj-gpu/agent_channel.o $(B)/obj-gpu/kernels.o $(GPU)/libgpuipc.so
+$(GPU)/tools/agent: $(B)/obj-gpu/agent.o $(B)/obj-gpu/agent_channel.o $(B)/obj-gpu/first_gpu.o $(B)/obj-gpu/kernels.o $(GPU)/libgpuipc.so
 	$(gpu_say)
 	$(Q)$(CXX) -pie -static-libstdc++ -static-libgcc -o $@ $(filter %.o,$^) $(call GPU_LIBRARY,/..) $(CUDART_STATIC)
 	$(strip_g)
@@ -113,11 +113,11 @@ $(GPU)/tools/classic: $(B)/obj-gpu/classic.o
 	$(gpu_say)
 	$(Q)$(CC) -pie -o $@ $< $(CUDART_STATIC)
 	$(strip_g)
-$(GPU)/tools/cost $(GPU)/dry/cost: $(B)/obj-gpu/cost.o $(GPU)/libgpuipc.so $(LINK_CUDA)
+$(GPU)/tools/cost $(GPU)/dry/cost: $(B)/obj-gpu/cost.o $(B)/obj-gpu/first_gpu.o $(GPU)/libgpuipc.so $(LINK_CUDA)
 	$(gpu_say)
-	$(Q)$(CC) $(ALL_LDFLAGS) -pie -o $@ $< $(call GPU_LIBRARY,/..) $(LINK_CUDA)
+	$(Q)$(CC) $(ALL_LDFLAGS) -pie -o $@ $(filter %.o,$^) $(call GPU_LIBRARY,/..) $(LINK_CUDA)
 	$(strip_g)
-$(GPU)/dry/agent: $(B)/obj-gpu/agent.o $(B)/obj-gpu/agent_channel.o $(B)/obj-gpu/kernels_host.o $(GPU)/libgpuipc.so $(LINK_FAKES)
+$(GPU)/dry/agent: $(B)/obj-gpu/agent.o $(B)/obj-gpu/agent_channel.o $(B)/obj-gpu/first_gpu.o $(B)/obj-gpu/kernels_host.o $(GPU)/libgpuipc.so $(LINK_FAKES)
 	$(gpu_say)
 	$(Q)$(CC) $(ALL_LDFLAGS) -pie -o $@ $(filter %.o,$^) $(call GPU_LIBRARY,/..) $(LINK_FAKES)
 	$(strip_g)

@@ -14,6 +14,7 @@
 #include <gpuipc.h>
 
 #include "agent.h"
+#include "first_gpu.h"
 #include "kernels.h"
 
 #define KEYS_MAX 64
@@ -37,7 +38,7 @@ static struct {
                 gpuipc_fence *fence;
         } fences[FENCES_MAX];
         void *stream;
-        char gpu[80]; /* the daemon's first; "": it has none */
+        char gpu[FIRST_GPU_SIZE]; /* the daemon's first; "": it has none */
 } agent;
 
 /* ---- answers ---------------------------------------------------------------------------------------------- */
@@ -119,13 +120,6 @@ static const char *given(char *word) {
         return word && strcmp(word, "-") != 0 ? word : NULL;
 }
 
-static void note_gpu(const gpuipc_status_info *status, void *data) {
-        (void)data;
-        for (size_t i = 0; i < status->n_devices && !agent.gpu[0]; i++)
-                if (strcmp(status->devices[i].kind, "cuda") == 0)
-                        snprintf(agent.gpu, sizeof(agent.gpu), "%s", status->devices[i].uuid);
-}
-
 /* connect SOCKET: the daemon's first GPU, where memory goes when no device is named */
 static void do_connect(char **words) {
         gpuipc_connect_options options = GPUIPC_CONNECT_OPTIONS_INIT;
@@ -133,13 +127,13 @@ static void do_connect(char **words) {
 
         options.socket_path = words[1];
         if (gpuipc_connect(&options, &agent.client, &error) != GPUIPC_OK ||
-            gpuipc_get_status(agent.client, note_gpu, NULL, &error) != GPUIPC_OK)
+            first_gpu(agent.client, agent.gpu, &error) != GPUIPC_OK)
                 agent_refused(&error);
         else
                 printf("ok %s\n", agent.gpu);
 }
 
-/* A device's name, or the first GPU's: the daemon's own choice is that only where it has one. */
+/* A device's name, or the first GPU's. */
 static const char *device_given(char *word) {
         return given(word) ? word : agent.gpu[0] ? agent.gpu : NULL;
 }

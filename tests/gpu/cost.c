@@ -22,11 +22,12 @@
 #include <cuda.h>
 #include <gpuipc.h>
 
+#include "first_gpu.h"
+
 #define ROUNDS_MAX 400
 #define HELD_BYTES ((size_t)48 << 30) /* by each side */
-#define GPU_SIZE 80
 
-static char first_gpu[GPU_SIZE];
+static char gpu[FIRST_GPU_SIZE]; /* where the bare side's memory is too */
 
 /* Memory by hand, and both sides of a comparison. */
 struct bare {
@@ -166,22 +167,13 @@ static void ok(int r, const gpuipc_error *error) {
                 errx(1, "%s", error->message);
 }
 
-/* Where the bare side's memory is too: the daemon's own choice is that only where it has one GPU. */
-static void note_gpu(const gpuipc_status_info *status, void *data) {
-        char *gpu = data;
-
-        for (size_t i = 0; i < status->n_devices && !gpu[0]; i++)
-                if (strcmp(status->devices[i].kind, "cuda") == 0)
-                        snprintf(gpu, GPU_SIZE, "%s", status->devices[i].uuid);
-}
-
 static gpuipc_buffer *allocate(gpuipc_client *client, size_t size) {
         gpuipc_allocate_options options = GPUIPC_ALLOCATE_OPTIONS_INIT;
         gpuipc_buffer *buffer;
         gpuipc_error error;
 
         options.handle = "cuda-fd";
-        options.device = first_gpu;
+        options.device = gpu;
         ok(gpuipc_allocate(client, (int64_t)size, &options, &buffer, &error), &error);
         return buffer;
 }
@@ -418,7 +410,7 @@ int main(int argc, char **argv) {
         check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
         options.socket_path = argv[1];
         ok(gpuipc_connect(&options, &client, &error), &error);
-        ok(gpuipc_get_status(client, note_gpu, first_gpu, &error), &error);
+        ok(first_gpu(client, gpu, &error), &error);
         for (int i = 3; i < argc; i++)
                 measure(client, talk[0], (size_t)strtoull(argv[i], NULL, 10), rounds);
         return 0;
