@@ -59,9 +59,10 @@ def _of_interface(thing: Any, interface: dict[str, Any]) -> Source:
     data = interface["data"]
     if isinstance(data, tuple):  # the interface itself may be what keeps the memory there
         return Source((thing, interface), data[0], dtype, shape, strides, (_dlpack.CPU, 0))
-    address, kept = _pinned(memoryview(data))
+    view = memoryview(data)
+    address, kept = _pinned(view)
     layout = Layout.of(dtype, shape, None if steps is None else strides, interface.get("offset", 0))
-    layout.check(memoryview(data).nbytes)
+    layout.check(view.nbytes)
     return Source(kept, address + layout.offset, dtype, shape, strides, (_dlpack.CPU, 0))
 
 

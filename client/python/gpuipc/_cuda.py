@@ -9,7 +9,7 @@ import functools
 import sys
 from collections.abc import Iterator
 from ctypes import POINTER, byref, c_char, c_int, c_size_t, c_uint, c_uint64, c_void_p
-from typing import Any
+from typing import Any, Optional
 
 from . import errors
 
@@ -75,10 +75,10 @@ def _are_several() -> bool:
     return n.value > 1
 
 
-def for_stream(ordinal: int, stream: int) -> contextlib.AbstractContextManager[None]:
+def for_stream(ordinal: int, stream: Optional[int]) -> contextlib.AbstractContextManager[None]:
     """Within, the handle means a stream of that GPU's: the default streams have the same handles on each, and are the current one's. A
-    negative ordinal stands for host memory."""
-    if ordinal < 0 or stream > _DEFAULT_STREAMS or not _are_several():
+    negative ordinal stands for host memory; None for no stream."""
+    if ordinal < 0 or stream is None or stream > _DEFAULT_STREAMS or not _are_several():
         return _AS_IT_IS
     current = c_int()
     if _driver().cuCtxGetDevice(byref(current)) == 0 and current.value == ordinal:

@@ -250,7 +250,7 @@ class Item:
                                                f"{self._member.meta_bytes}. Make the channel with larger meta_bytes (at most 1024), or say "
                                                "less.", subject="meta")
         n = _native.integer(size, "size") if size is not None else self._written if self._written or self._layout else self.size
-        self._finish("gpuipc_channel_publish", n, text or None, len(text), self._stream if stream is None else stream_handle(stream))
+        self._finish("gpuipc_channel_publish", n, text or None, len(text), stream=self._stream if stream is None else stream_handle(stream))
 
     def cancel(self) -> None:
         """Gives up what was begun. Nothing may still write to it, so have a stream finish first."""
@@ -263,15 +263,14 @@ class Item:
             if self._in_hand and self._member.ended:
                 self._in_hand = False
             if self._in_hand:
-                self._finish("gpuipc_channel_release", self._stream if stream is None else stream_handle(stream))
+                self._finish("gpuipc_channel_release", stream=self._stream if stream is None else stream_handle(stream))
 
-    def _finish(self, function: str, *arguments: Any) -> None:
+    def _finish(self, function: str, *arguments: Any, stream: Optional[int] = None) -> None:
         with self._lock:  # the library takes an item back once, from one thread
             if not self._in_hand:
                 raise ValueError("the item is no longer in hand")
             if self._mine == (function == "gpuipc_channel_release"):
                 raise ValueError("a producer publishes or cancels, a consumer releases")
-            # A stream comes last, where there is one.
-            with self._member.called() as pointer, _cuda.for_stream(self._member.ordinal, arguments[-1] if arguments else 0):
-                _native.call(function, pointer, ctypes.byref(self._item), *arguments)
+            with self._member.called() as pointer, _cuda.for_stream(self._member.ordinal, stream):
+                _native.call(function, pointer, ctypes.byref(self._item), *arguments, *(() if stream is None else (stream,)))
             self._in_hand = False

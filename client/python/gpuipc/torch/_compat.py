@@ -114,19 +114,24 @@ def bytes_of(buffer: Buffer) -> torch.Tensor:
     return raw
 
 
-def device_name(client: Client, tensor: torch.Tensor) -> str:
-    """What the daemon calls a tensor's device: a GPU's UUID, or "host".
+def placed(device: Any) -> torch.device:
+    """The device that is named, a GPU with its number; None: the current GPU, or host memory where there is none."""
+    where = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device("cuda", torch.cuda.current_device()) if where.type == "cuda" and where.index is None else where
+
+
+def device_name(client: Client, device: torch.device) -> str:
+    """What the daemon calls a device, as tensors have it: a GPU's UUID, or "host".
 
     Raises:
         NoSuchDeviceError: the daemon does not have that GPU.
     """
-    if tensor.device.type == "cpu":
+    if device.type == "cpu":
         return "host"
     known = _uuids.setdefault(client, {})
-    ordinal = tensor.device.index if tensor.device.index is not None else torch.cuda.current_device()
-    if ordinal not in known:
-        known[ordinal] = client._device_of(ordinal)
-    return known[ordinal]
+    if device.index not in known:
+        known[device.index] = client._device_of(device.index)
+    return known[device.index]
 
 
 def settle(tensor: torch.Tensor) -> None:

@@ -171,11 +171,10 @@ def _ordinal_of(device: Any) -> Optional[int]:
     """
     if not torch.cuda.is_available():
         return None
-    named = device if isinstance(device, int) else torch.device(device if device is not None else "cuda")
-    if isinstance(named, torch.device) and named.type != "cuda":
+    where = _compat.placed(torch.device("cuda", device) if isinstance(device, int) else device)
+    if where.type != "cuda":
         raise errors.InvalidParameterError(f"device: a pool is for a GPU, and {str(device)!r} is none.", subject="device")
-    ordinal = named if isinstance(named, int) else named.index
-    return torch.cuda.current_device() if ordinal is None else ordinal
+    return int(where.index)
 
 
 class Pool:

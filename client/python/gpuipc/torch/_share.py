@@ -114,7 +114,7 @@ def _copy(client: Client, tensor: torch.Tensor, handle: Optional[str], mode: Uni
           label: Optional[str], hold: bool = False) -> tuple[Buffer, torch.Tensor, Layout]:
     """A new buffer, the tensor in it, and how that lies. `hold`: the Buffer is left open."""
     layout = _compat.copy_layout(tensor)
-    buffer = client.allocate(max(1, layout.nbytes), device=_compat.device_name(client, tensor), handle=handle, mode=mode, keep=keep,
+    buffer = client.allocate(max(1, layout.nbytes), device=_compat.device_name(client, tensor.device), handle=handle, mode=mode, keep=keep,
                              wait=wait, meta=layout.to_meta(), label=label)
     try:
         raw = _compat.bytes_of(buffer)
@@ -182,7 +182,7 @@ def put(tensor: torch.Tensor, name: Optional[str] = None, *, client: Optional[Cl
         client.seal(where)
     share = Share(client, shared, reason, name, where)
     share._held = held
-    share._publish(layout, _compat.device_name(client, tensor), mode, keep, label)
+    share._publish(layout, _compat.device_name(client, tensor.device), mode, keep, label)
     return share
 
 
@@ -254,12 +254,9 @@ def empty(*size: Any, dtype: Optional[torch.dtype] = None, device: Any = None, c
     if isinstance(dtype, type):  # int, float and bool, as PyTorch takes them
         dtype = torch.empty(0, dtype=dtype).dtype
     client = client_for(client)
-    where = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
-    if where.type == "cuda" and where.index is None:
-        where = torch.device("cuda", torch.cuda.current_device())
+    where = _compat.device_name(client, _compat.placed(device))
     layout = Layout.of(str(dtype or torch.get_default_dtype()), shape)
-    like = torch.empty(0, device=where)
-    buffer = client.allocate(max(1, layout.nbytes), device=_compat.device_name(client, like), handle=handle, mode=mode, keep=keep,
+    buffer = client.allocate(max(1, layout.nbytes), device=where, handle=handle, mode=mode, keep=keep,
                              wait=wait, meta=layout.to_meta())
     with buffer:
         raw = _compat.bytes_of(buffer)

@@ -133,7 +133,7 @@ class TensorChannel:
         return grow(tree, [tensor.detach() for tensor in tensors])  # what the user does to the objects themselves stays his
 
     def _publish(self, item: Item, plan: Plan) -> None:
-        item._finish("gpuipc_channel_publish", plan.nbytes, plan.text, len(plan.text), self.stream)
+        item._finish("gpuipc_channel_publish", plan.nbytes, plan.text, len(plan.text), stream=self.stream)
 
     def _give_up(self, item: Item) -> None:
         if item.in_hand:
@@ -264,13 +264,11 @@ def create(name: Optional[str] = None, *, like: Any = None, slot_bytes: Optional
     assert room is not None
     if device is None and plan and plan.device and plan.device.type != "meta":
         device = plan.device
-    if device is None:
-        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
-    client = client_for(client)
-    with _on(device):
-        where = _compat.device_name(client, torch.empty(0, device=device))
-        return TensorChannel(client.channel_create(name, slot_bytes=room, slots=slots, kind=kind, policy=policy, role=role, device=where,
-                                                   mode=mode, keep=keep, wait=wait, label=label, meta_bytes=1024))
+    client, where = client_for(client), _compat.placed(device)
+    with _on(where):
+        return TensorChannel(client.channel_create(name, slot_bytes=room, slots=slots, kind=kind, policy=policy, role=role,
+                                                   device=_compat.device_name(client, where), mode=mode, keep=keep, wait=wait, label=label,
+                                                   meta_bytes=1024))
 
 
 def attach(name: str, *, role: str = "consumer", client: Optional[Client] = None, owner: Union[int, str, None] = None, wait: float = 0,

@@ -140,7 +140,7 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str, bool]:
     _compat.settle(plain)
     layout: Layout = _compat.layout_of(plain, plain.data_ptr() - found.pointer)
     with Reaper.of(client).listening() as reaper:
-        card = publish(client, None, found.buffer, layout, device=_compat.device_name(client, plain), mode=settings.mode,
+        card = publish(client, None, found.buffer, layout, device=_compat.device_name(client, plain.device), mode=settings.mode,
                        keep=settings.keep)
         share.pin(reaper, card.id, (plain, held))
         _await(client, card.id, _let_go(client, card))
