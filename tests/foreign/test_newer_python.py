@@ -10,9 +10,6 @@ from newer import NewerTest  # noqa: E402
 
 
 class NewerPythonTest(NewerTest):
-    def suite(self, name):
-        self.run_suite(f"tests/python/test_{name}.py")
-
     def test_it_is_newer(self):
         told = self.inside("python3", "-c", "import sys, numpy; print(sys.version_info[:2], numpy.__version__[0])")
         self.assertEqual(told, "(3, 13) 2\n")

@@ -10,24 +10,21 @@ from newer import NewerTest  # noqa: E402
 
 
 class NewerTorchTest(NewerTest):
-    def suite(self, name):
-        self.run_suite(f"tests/python/test_torch_{name}.py")
-
     def test_it_is_newer(self):
         told = self.inside("python3", "-c", "import torch; print(torch.__version__, torch.cuda.is_available())")
         self.assertRegex(told, r"^2\.6\.\d.* False\n$")
 
     def test_channel(self):
-        self.suite("channel")
+        self.suite("torch_channel")
 
     def test_multiprocessing(self):
-        self.suite("multiprocessing")
+        self.suite("torch_multiprocessing")
 
     def test_pool(self):
-        self.suite("pool")
+        self.suite("torch_pool")
 
     def test_share(self):
-        self.suite("share")
+        self.suite("torch_share")
 
 
 if __name__ == "__main__":

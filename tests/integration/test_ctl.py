@@ -8,12 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import types
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
-from books import BooksTest  # noqa: E402
+from books import BooksTest, end_process  # noqa: E402
 from daemon import GPUIPCCTL, wait_for  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
 
@@ -52,23 +51,13 @@ class CtlTest(BooksTest):
         return process, process.stdout.readline().decode().split()
 
     def popen(self, *arguments, **options):
-        process = subprocess.Popen(self.command(*arguments), stdout=subprocess.PIPE, **options)
-        self.owned(types.SimpleNamespace(end=lambda: self.finish(process)))
-        return process
-
-    def finish(self, process):
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        for file in (process.stdin, process.stdout, process.stderr):
-            if file:
-                file.close()
+        return self.owned_process(subprocess.Popen(self.command(*arguments), stdout=subprocess.PIPE, **options))
 
     def terminate(self, process, number=signal.SIGTERM):
         """Ends it by a signal; its lease is over when it has ended."""
         process.send_signal(number)
         self.assertEqual(process.wait(timeout=WAIT_S), DONE)
-        self.finish(process)
+        end_process(process)
 
     def test_put_and_get(self):
         holder, words = self.start("put", "models/one", self.path)

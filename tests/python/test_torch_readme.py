@@ -48,10 +48,8 @@ class ReadmeTest(PackageTest):
 
     def run_piece(self, code):
         environment = {**self.own_environment(), "GPUIPC_SOCKET": self.daemon.socket}
-        process = self.owned(subprocess.Popen([f"{self.place}/bin/python3", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                              text=True, cwd="/", env=environment))
-        process.end = lambda: (process.kill(), process.communicate())
-        return process
+        return self.owned_process(subprocess.Popen([f"{self.place}/bin/python3", "-c", code], stdin=subprocess.PIPE,
+                                                   stdout=subprocess.PIPE, text=True, cwd="/", env=environment))
 
     def finish(self, process):
         """It may go on, and ends: what it printed."""

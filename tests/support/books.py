@@ -5,6 +5,7 @@ import collections
 import os
 import select
 import socket
+import types
 
 import backend
 from daemon import GPUIPCD_FAULT, Daemon, DaemonTest, driver_fds, open_fds, wait_for
@@ -56,6 +57,16 @@ class FaultLine:
         self.there.close()
 
 
+def end_process(process):
+    """Of subprocess.Popen: it has ended, and its files are closed. May be called again."""
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    for file in (process.stdin, process.stdout, process.stderr):
+        if file:
+            file.close()
+
+
 class HoldersTest(DaemonTest):
     """Things that are ended with the test, and processes that hold leases."""
 
@@ -77,6 +88,11 @@ class HoldersTest(DaemonTest):
         """Ended or closed with the test."""
         self.things.append(thing)
         return thing
+
+    def owned_process(self, process):
+        """Killed with the test unless it has ended, and reaped."""
+        self.owned(types.SimpleNamespace(end=lambda: end_process(process)))
+        return process
 
     def holder(self, **options):
         return self.owned(self.zygote.holder(self.daemon.socket, **options))

@@ -41,9 +41,9 @@ class NewerTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout[-8000:])
         return done.stdout
 
-    def run_suite(self, source, seconds=WAIT_S * 6):
-        """All its cases but those that no host memory serves; none may fail."""
-        told = self.inside("python3", "-B", source, "-v", seconds=seconds)
+    def suite(self, name):
+        """Of the Python package. All its cases but those that no host memory serves; none may fail."""
+        told = self.inside("python3", "-B", f"tests/python/test_{name}.py", "-v", seconds=WAIT_S * 6)
         skipped = re.findall(r"\.\.\. skipped '(.*)'$", told, re.M)
         self.assertLessEqual(set(skipped), OF_A_GPU)
         self.assertGreater(int(re.search(r"^Ran (\d+) tests? in", told, re.M).group(1)) - len(skipped), 5, told)

@@ -3,7 +3,6 @@
 
 import os
 import subprocess
-import types
 
 from books import BooksTest
 from daemon import EXAMPLES
@@ -16,14 +15,5 @@ class ProgramsTest(BooksTest):
         return {**os.environ, "GPUIPC_SOCKET": self.daemon.socket}
 
     def start(self, program, *arguments):
-        process = subprocess.Popen([f"{EXAMPLES}/{program}", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   env=self.programs_environment())
-        self.owned(types.SimpleNamespace(end=lambda: self.finish(process)))
-        return process
-
-    def finish(self, process):
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
+        return self.owned_process(subprocess.Popen([f"{EXAMPLES}/{program}", *map(str, arguments)], stdout=subprocess.PIPE,
+                                                   stderr=subprocess.PIPE, text=True, env=self.programs_environment()))
