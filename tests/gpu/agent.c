@@ -542,6 +542,16 @@ static void do_settle(char **words) {
                 printf("ok %" PRId64 "\n", agent_now_usec() - started);
 }
 
+/* delay USEC: a kernel in the stream that takes so long */
+static void do_delay(char **words) {
+        int r = kernels_stream_delay(agent.stream, strtoull(words[1], NULL, 10));
+
+        if (r != 0)
+                agent_failed(r);
+        else
+                printf("ok\n");
+}
+
 /* One item: the slot is written once `consumed` says that it was read, or read once `produced` says that it was written. */
 static int one_item(bool producing, char *slot, size_t bytes, uint64_t i, uint64_t wait_for, uint64_t delay_usec) {
         gpuipc_fence *hear = fence_of(producing ? "consumed" : "produced"), *say = fence_of(producing ? "produced" : "consumed");
@@ -649,7 +659,7 @@ static const struct agent_command commands[] = {
         { "unfence", 1, do_unfence }, { "stream", 1, do_stream },   { "signal", 3, do_signal },     { "query", 2, do_query },
         { "await", 4, do_await },     { "queue", 4, do_queue },     { "busy", 1, do_busy },         { "settle", 1, do_settle },
         { "produce", 7, do_items },   { "consume", 7, do_items },   { "ping", 2, do_ping },         { "pong", 2, do_ping },
-        { NULL, 0, NULL },
+        { "delay", 2, do_delay },     { NULL, 0, NULL },
 };
 
 /* Whether the command is one of these. */

@@ -155,12 +155,20 @@ def pace(seconds):
 # ---- deaths ---------------------------------------------------------------------------------------------------
 
 
-def gate(agent, name):
-    """A fence that nobody signals, and the agent's stream behind it."""
-    agent.ask("allocate", "g", 4096, "cuda-fd", agent.gpu, name)
+def gate(agent):
+    """The agent's stream behind a fence that nobody signals."""
+    agent.ask("allocate", "g", 4096, "cuda-fd", agent.gpu, "gate")
     agent.ask("map", "g")
     agent.ask("fence", "gate", "g", 0)
     agent.ask("queue", "wait", "gate", 1)
+
+
+def long_kernel(agent):
+    """The agent's stream behind a kernel that outlasts what is measured."""
+    agent.ask("delay", 20_000_000)
+
+
+STUCK = (("by a fence that nobody signals", gate), ("by a long kernel", long_kernel))
 
 
 def settled_after(killed, other):
@@ -175,12 +183,12 @@ def settled_after(killed, other):
     return (told - started) * 1e3, (told - ended) * 1e3
 
 
-def one_death(rig, down):
+def one_death(rig, hold_up, down):
     """A producer is killed that has published what its stream has not written: (whether the consumer's stream was busy, ms from SIGKILL
     and from the producer's end until it was free, which items were told as broken)"""
     daemon = rig.daemon(memory="auto")
     producer, consumer = pair(rig, daemon, "death", 4, 64 * KIB)
-    gate(producer, "gate")
+    hold_up(producer)
     producer.ask("put", "c", 64 * KIB)
     producer.ask("put", "c", 64 * KIB)
     consumer.ask("get", "c")
@@ -198,13 +206,13 @@ def one_death(rig, down):
     return busy, from_kill, from_end, (broken, second)
 
 
-def bare_death(rig):
-    """ms until a process has ended that has a stuck stream and no channel: what the driver takes."""
+def bare_death(rig, hold_up):
+    """ms until a process has ended that has work in a stream and no channel: what the driver takes."""
     daemon = rig.daemon(memory="auto")
     agent = rig.agent(daemon.socket)
     agent.ask("device", 0)
     agent.ask("stream")
-    gate(agent, "gate")
+    hold_up(agent)
     started = time.monotonic()
     agent.kill()
     agent.process.wait(timeout=20)
@@ -217,20 +225,24 @@ def listed(times):
     return ", ".join(f"{ms:.0f}" for ms in times)
 
 
-def death(rig):
-    """Dead is who has ended. The driver takes its time for that, by steps of 50 ms, so several die."""
-    deaths = 1 if rig.dry else DEATHS
-    yield (f"a process with a stuck stream killed, no channel: until it has ended, each of {deaths}",
-           f"{listed(bare_death(rig) for _ in range(deaths))} ms after SIGKILL", "", None)
+def deaths(rig, stuck, hold_up, n):
+    yield (f"a process killed whose stream is held up {stuck}, no channel: until it has ended, each of {n}",
+           f"{listed(bare_death(rig, hold_up) for _ in range(n))} ms after SIGKILL", "", None)
     for down in (False, True):
-        busy, from_kill, from_end, broken = zip(*(one_death(rig, down) for _ in range(deaths)))
+        busy, from_kill, from_end, broken = zip(*(one_death(rig, hold_up, down) for _ in range(n)))
         where = "the daemon down" if down else "the daemon there"
-        yield (f"a producer killed with an unfinished fence, {where}: until the consumer's stream is free, each of {deaths}",
+        yield (f"a producer killed with an unfinished fence, held up {stuck}, {where}: until the consumer's stream is free, each of {n}",
                f"busy {min(busy)}; at most {max(from_end):.1f} ms after its end", f"busy 1, ≤ {TOLD_MS} ms after its end",
                min(busy) == 1 and max(from_end) <= TOLD_MS)
         yield "… with the driver's time to end it", f"{listed(from_kill)} ms after SIGKILL", "", None
         yield ("… its items, taken before and not taken: broken", ", ".join(f"{a} and {b}" for a, b in broken), "1 and 1 each",
                set(broken) == {(1, 1)})
+
+
+def death(rig):
+    """Dead is who has ended. The driver takes its time for that, by steps of 50 ms, so several die."""
+    for stuck, hold_up in STUCK:
+        yield from deaths(rig, stuck, hold_up, 1 if rig.dry else DEATHS)
 
 
 def read_death(rig):
@@ -239,7 +251,7 @@ def read_death(rig):
     producer, consumer = pair(rig, daemon, "reader", 1, 64 * KIB)
     producer.ask("put", "c", 64 * KIB)
     consumer.ask("get", "c")
-    gate(consumer, "gate-reader")
+    gate(consumer)
     consumer.ask("let", "c")
     producer.ask("put", "c", 64 * KIB)
     busy = int(producer.ask("busy")[0])
