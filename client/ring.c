@@ -62,9 +62,9 @@ enum ring_sight ring_look(struct ring *ring, struct ring_spot *spot) {
         return spot->ticket - ticket == ring->geometry.n_slots && state != RING_FREE ? RING_SIGHT_BEFORE : RING_SIGHT_WRONG;
 }
 
-void ring_help(_Atomic uint64_t *index, uint64_t ticket) {
+void ring_help(_Atomic uint64_t *index, uint64_t ticket, uint64_t next) {
         if (RING_RULE(everyone_helps))
-                (void)ring_cas(index, ticket, ticket + 1);
+                (void)ring_cas(index, ticket, next);
 }
 
 int ring_claimed(struct ring *ring, const struct ring_spot *spot) {

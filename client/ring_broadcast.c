@@ -56,7 +56,7 @@ static int find_room(struct ring *ring, struct ring_spot *spot, bool may_drop) {
         switch (ring_look(ring, spot)) {
         case RING_SIGHT_NEXT: return ticket < ring->geometry.n_slots ? RING_OK : ring_is_corrupt(ring);
         case RING_SIGHT_HERE:
-        case RING_SIGHT_PAST: ring_help(&ring->page->tail, ticket); return RING_AGAIN;
+        case RING_SIGHT_PAST: ring_help(&ring->page->tail, ticket, ticket + 1); return RING_AGAIN;
         case RING_SIGHT_BEFORE: break;
         default: return ring_is_corrupt(ring);
         }

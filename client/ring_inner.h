@@ -70,8 +70,8 @@ int ring_is_corrupt(struct ring *ring);
 /* RING_OK, or why this member may not go on. */
 int ring_may_go_on(struct ring *ring);
 
-/* Moves tail or head from a ticket to the next, if nobody did. */
-void ring_help(_Atomic uint64_t *index, uint64_t ticket);
+/* Moves tail or head from a ticket to a later one, if nobody did. */
+void ring_help(_Atomic uint64_t *index, uint64_t ticket, uint64_t next);
 
 /* Whether any of these members lives, of a mask. */
 bool ring_lives_one_of(struct ring *ring, uint64_t members);

@@ -27,7 +27,7 @@ int queue_find_room(struct ring *ring, struct ring_spot *spot) {
         switch (ring_look(ring, spot)) {
         case RING_SIGHT_NEXT: return RING_OK;
         case RING_SIGHT_HERE:
-        case RING_SIGHT_PAST: ring_help(&ring->page->tail, ticket); return RING_AGAIN;
+        case RING_SIGHT_PAST: ring_help(&ring->page->tail, ticket, ticket + 1); return RING_AGAIN;
         case RING_SIGHT_BEFORE: return room_behind(ring, spot);
         default: return ring_is_corrupt(ring);
         }
@@ -47,6 +47,19 @@ int queue_claim(struct ring *ring, struct ring_spot *spot) {
         return ring_claimed(ring, spot);
 }
 
+/* From a ticket that has been here and gone. Where that is laps ago, nobody took for long: what was claimed has taken the place of all
+ * that was a lap before it, so there is no need to look at each of those, however many. */
+static void pass_over(struct ring *ring, const struct ring_spot *spot) {
+        uint64_t n = ring->geometry.n_slots, next = spot->ticket + 1;
+
+        if (ring_word_ticket(spot->word) - spot->ticket > n) {
+                uint64_t tail = ring_load(&ring->page->tail);
+                if (tail > next + n)
+                        next = tail - n;
+        }
+        ring_help(&ring->page->head, spot->ticket, next);
+}
+
 int queue_find_item(struct ring *ring, struct ring_spot *spot) {
         uint64_t ticket = ring_load(&ring->page->head);
 
@@ -55,7 +68,7 @@ int queue_find_item(struct ring *ring, struct ring_spot *spot) {
         *spot = ring_spot_of(ring, ticket);
         switch (ring_look(ring, spot)) {
         case RING_SIGHT_NEXT: return RING_EMPTY;
-        case RING_SIGHT_PAST: ring_help(&ring->page->head, ticket); return RING_AGAIN;
+        case RING_SIGHT_PAST: pass_over(ring, spot); return RING_AGAIN;
         case RING_SIGHT_BEFORE:
                 /* Who took it has not released it; whatever else would have kept head from coming here. */
                 return ring_word_state(spot->word) == RING_TAKEN ? RING_EMPTY : ring_is_corrupt(ring);
@@ -65,10 +78,10 @@ int queue_find_item(struct ring *ring, struct ring_spot *spot) {
         switch (ring_word_state(spot->word)) {
         case RING_READY:
         case RING_BROKEN_ITEM: return RING_OK;
-        case RING_TAKEN: ring_help(&ring->page->head, ticket); return RING_AGAIN;
+        case RING_TAKEN: ring_help(&ring->page->head, ticket, ticket + 1); return RING_AGAIN;
         case RING_CANCELLED:
                 if (ring_set_free(ring, spot))
-                        ring_help(&ring->page->head, ticket);
+                        ring_help(&ring->page->head, ticket, ticket + 1);
                 return RING_AGAIN;
         default: return ring_bury(ring, spot);
         }
@@ -82,12 +95,12 @@ int queue_take(struct ring *ring, struct ring_spot *spot) {
         if (ring_word_state(spot->word) == RING_BROKEN_ITEM) {
                 if (!ring_set_free(ring, spot))
                         return RING_AGAIN;
-                ring_help(&ring->page->head, spot->ticket);
+                ring_help(&ring->page->head, spot->ticket, spot->ticket + 1);
                 return RING_BROKEN;
         }
         if (!ring_cas(&spot->slot->word, spot->word, ring_word(spot->ticket, ring->me, RING_TAKEN)))
                 return RING_AGAIN;
-        ring_help(&ring->page->head, spot->ticket);
+        ring_help(&ring->page->head, spot->ticket, spot->ticket + 1);
         return RING_OK;
 }
 

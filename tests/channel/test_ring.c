@@ -199,6 +199,23 @@ START_TEST(the_oldest_is_dropped_and_counted) {
 }
 END_TEST
 
+/* More than a member may try in a row: nobody takes for minutes, and what is given up moves on all the same. */
+START_TEST(one_who_comes_late_begins_with_what_is_left) {
+        pair_open(RING_QUEUE, _i ? RING_BLOCK : RING_DROP_OLDEST, 3);
+        for (uint64_t i = 0; i < (1 << 20) + 100; i++)
+                if (_i) {
+                        ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
+                        ck_assert_int_eq(ring_cancel(producer, &item), RING_OK);
+                } else {
+                        put(producer, i % 100);
+                }
+        if (_i)
+                put(producer, 98);
+        ck_assert_uint_eq(get(consumer), _i ? 98 : ((1 << 20) + 97) % 100);
+        pair_close();
+}
+END_TEST
+
 START_TEST(closed_is_the_end_once_it_is_empty) {
         struct ring_item late;
 
@@ -538,6 +555,7 @@ static void add_tests(TCase *tests) {
         tcase_add_test(tests, several_may_be_in_hand_and_come_back_in_any_order);
         tcase_add_loop_test(tests, a_slow_producer_is_not_overtaken, 0, 2);
         tcase_add_test(tests, the_oldest_is_dropped_and_counted);
+        tcase_add_loop_test(tests, one_who_comes_late_begins_with_what_is_left, 0, 2);
         tcase_add_test(tests, closed_is_the_end_once_it_is_empty);
         tcase_add_test(tests, fences_go_with_the_items);
         tcase_add_test(tests, everyone_gets_everything);
