@@ -126,7 +126,7 @@ static int open_fences(gpuipc_channel *channel, const struct channel_parts *part
         struct map_request request = { .id = id, .kind = parts->fences_kind, .access = GPUIPC_RW, .fd = parts->fences_fd,
                                        .device = channel->buffer->device, .offset = parts->fences_offset, .size = parts->fences_size,
                                        .allocated = parts->fences_size, .created_usec = channel->buffer->created_usec };
-        struct mapping *mapping;
+        struct mapping *mapping = NULL;
         int r;
 
         if (!parts->fences_kind)
@@ -174,6 +174,7 @@ int channel_new(gpuipc_buffer *buffer_take, gpuipc_channel **ret_channel, gpuipc
         int r;
 
         if (!channel) {
+                ring_decline(parts->control_fd, parts->number, parts->generation);
                 (void)gpuipc_release(buffer_take, NULL);
                 return error_no_memory(ret_error);
         }
@@ -192,8 +193,11 @@ int channel_new(gpuipc_buffer *buffer_take, gpuipc_channel **ret_channel, gpuipc
                 *ret_channel = channel;
                 return GPUIPC_OK;
         }
+        /* While this process lives nobody else can say that its number is free. */
         if (channel->ring)
                 (void)ring_leave(channel->ring);
+        else
+                ring_decline(parts->control_fd, parts->number, parts->generation);
         channel_destroy(channel);
         (void)gpuipc_release(buffer_take, NULL);
         return r;

@@ -121,10 +121,11 @@ int ring_attach_page(void *page, size_t bytes, unsigned member, uint32_t generat
         return RING_OK;
 }
 
-int ring_attach(int control_fd, unsigned member, uint32_t generation, struct ring **ret_ring, const char **ret_fault) {
+/* The control page, if it will stay as long as it is. */
+static int map_page(int control_fd, void **ret_page, size_t *ret_bytes, const char **ret_fault) {
         struct stat facts;
         void *page;
-        int r, seals = fcntl(control_fd, F_GET_SEALS);
+        int seals = fcntl(control_fd, F_GET_SEALS);
 
         if (seals < 0 || fstat(control_fd, &facts) < 0)
                 return -errno;
@@ -139,12 +140,37 @@ int ring_attach(int control_fd, unsigned member, uint32_t generation, struct rin
         page = mmap(NULL, (size_t)facts.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, control_fd, 0);
         if (page == MAP_FAILED)
                 return -errno;
-        r = ring_attach_page(page, (size_t)facts.st_size, member, generation, ret_ring, ret_fault);
+        *ret_page = page;
+        *ret_bytes = (size_t)facts.st_size;
+        return 0;
+}
+
+int ring_attach(int control_fd, unsigned member, uint32_t generation, struct ring **ret_ring, const char **ret_fault) {
+        size_t bytes;
+        void *page;
+        int r = map_page(control_fd, &page, &bytes, ret_fault);
+
+        if (r < 0)
+                return r;
+        r = ring_attach_page(page, bytes, member, generation, ret_ring, ret_fault);
         if (r != RING_OK)
-                (void)munmap(page, (size_t)facts.st_size);
+                (void)munmap(page, bytes);
         else
-                (*ret_ring)->mapped_bytes = (size_t)facts.st_size;
+                (*ret_ring)->mapped_bytes = bytes;
         return r;
+}
+
+void ring_decline(int control_fd, unsigned member, uint32_t generation) {
+        struct ring_geometry geometry;
+        const char *fault = NULL;
+        size_t bytes;
+        void *page;
+
+        if (map_page(control_fd, &page, &bytes, &fault) < 0)
+                return;
+        if (!ring_page_check(page, bytes, &geometry))
+                ring_page_decline(page, member, generation);
+        (void)munmap(page, bytes);
 }
 
 void ring_spin(struct ring *ring, int64_t usec) {

@@ -281,6 +281,27 @@ START_TEST(grants_of_fences_are_checked) {
         close_all();
 } END_TEST
 
+/* The slots' memory, the fences', and what the fences need beside it. The number is there for the next who comes. */
+START_TEST(who_cannot_map_gives_its_number_back) {
+        static const char *const refusals[] = { "on cuMemMap nth=1 fail=2", "on cuMemMap nth=2 fail=2",
+                                                "on cuStreamCreateWithPriority nth=1 fail=2" };
+        struct house_plan plan = plan_of(RING_BROADCAST, RING_BLOCK, 4);
+
+        gpus_start(NULL);
+        place(&plan, NULL);
+        use_gpu(0);
+        for (size_t i = 0; i < ELEMENTSOF(refusals); i++) {
+                gpus_script(refusals[i]);
+                ck_assert_int_eq(house_try_join(&house, GPUIPC_CHANNEL_CONSUMER, &consumer, &error), GPUIPC_ERROR_MAP);
+                ck_assert(ring_page_is_reaped(house.page, 0, (uint32_t)i + 1));
+        }
+        gpus_script(NULL);
+        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+        ck_assert_int_eq(gpuipc_channel_number(consumer), 0);
+        leave(consumer);
+        close_all();
+} END_TEST
+
 /* ---- deaths ----------------------------------------------------------------------------------------------- */
 
 static int peer_stream(gpuipc_channel *channel, CUstream *ret_stream) {
@@ -571,6 +592,7 @@ int main(void) {
         tcase_add_test(tests, one_leaves_when_its_streams_are_done);
         tcase_add_test(tests, a_stream_of_another_gpu_is_refused);
         tcase_add_loop_test(tests, grants_of_fences_are_checked, 0, 2);
+        tcase_add_test(tests, who_cannot_map_gives_its_number_back);
         tcase_add_loop_test(tests, a_producer_dies_with_an_unfinished_fence, 0, 2);
         tcase_add_loop_test(tests, a_consumer_dies_with_an_unfinished_fence, 0, 2);
         tcase_add_loop_test(tests, driver_calls_an_item, 0, 2);
