@@ -328,38 +328,45 @@ int gpuipc_channel_attach(gpuipc_client *client, const char *name, const gpuipc_
 
 /* ---- the end ---------------------------------------------------------------------------------------------- */
 
-/* All that this member's streams were to note is noted; nobody will wait for more. GPUIPC_ERROR_TIMED_OUT, else it does not matter. */
+/* All that this member's streams were to note is noted; nobody will wait for more. GPUIPC_ERROR_TIMED_OUT; else it cannot be known. */
 static int come_to_rest(gpuipc_channel *channel, gpuipc_error *ret_error) {
-        gpuipc_fence *mine = channel->fences[channel->me];
+        gpuipc_error error = { 0 };
         int r;
 
-        if (!mine || channel->value == 0)
+        if (!channel->told)
                 return GPUIPC_OK;
-        r = gpuipc_fence_wait(mine, channel->value, channel->buffer->client->timeout_ms, NULL);
-        if (r != GPUIPC_ERROR_TIMED_OUT)
-                return GPUIPC_OK;
-        return error_set(ret_error, r, 0, "channel", "The channel cannot be left yet: a stream has not come to what it was to publish or "
-                                                     "release. See that its work ends, then free the channel again.");
+        r = gpuipc_fence_wait(channel->fences[channel->me], channel->value, channel->buffer->client->timeout_ms, &error);
+        if (r == GPUIPC_ERROR_TIMED_OUT)
+                return error_set(ret_error, r, 0, "channel", "The channel cannot be left yet: a stream has not come to what it was to "
+                                                             "publish or release. See that its work ends, then free the channel again.");
+        if (r != GPUIPC_OK)
+                return error_set(ret_error, r, error.system_errno, "channel",
+                                 "The channel is left, but what this process published or released may never be done. Until it ends, "
+                                 "others wait for that and its number stays taken. %s", error.message);
+        return GPUIPC_OK;
 }
 
 int gpuipc_channel_free(gpuipc_channel *channel, gpuipc_error *ret_error) {
         gpuipc_buffer *buffer;
-        int r;
+        int rested = GPUIPC_OK, r;
 
         if (!channel)
                 return GPUIPC_OK;
         if (process_is(channel->mark)) {
-                r = come_to_rest(channel, ret_error);
-                if (r != GPUIPC_OK)
-                        return r;
+                rested = come_to_rest(channel, ret_error);
+                if (rested == GPUIPC_ERROR_TIMED_OUT)
+                        return rested;
                 ring_stop(channel->ring);
                 channel_watch_stop(channel);
                 channel_feed_stop(channel);
-                (void)ring_leave(channel->ring);
+                /* Who has left is not reaped, and nobody completes its fence. What is not done is left for when this process has ended. */
+                if (rested == GPUIPC_OK)
+                        (void)ring_leave(channel->ring);
         }
         buffer = channel->buffer;
         channel_destroy(channel);
-        return gpuipc_release(buffer, ret_error);
+        r = gpuipc_release(buffer, rested == GPUIPC_OK ? ret_error : NULL);
+        return rested == GPUIPC_OK ? r : rested;
 }
 
 int gpuipc_channel_close(gpuipc_channel *channel, gpuipc_error *ret_error) {

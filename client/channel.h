@@ -82,6 +82,7 @@ struct gpuipc_channel {
         pthread_mutex_t lock; /* guards what follows, so that values reach a stream in their order */
         uint64_t value;       /* the last that this member's fence was told to reach */
         void *stream;         /* which was told */
+        bool told;            /* one was, since this member joined */
         struct channel_late *late;
 
         struct channel_watch watch;

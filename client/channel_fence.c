@@ -132,6 +132,7 @@ int channel_fence_done(gpuipc_channel *channel, void *stream, uint64_t *ret_valu
         if (r == GPUIPC_OK) {
                 channel->value = *ret_value = value;
                 channel->stream = stream;
+                channel->told = true;
         }
         (void)pthread_mutex_unlock(&channel->lock);
         return r;

@@ -446,7 +446,8 @@ GPUIPC_PUBLIC int gpuipc_channel_attach(gpuipc_client *client, const char *name,
 
 /* Leaves: gives back what is in hand, after this member's streams have come to what they were given, for which it waits as long as for a
  * call of the client's. GPUIPC_ERROR_TIMED_OUT: they have not, and the channel is as it was; else the object is gone whatever is returned,
- * as by gpuipc_release(). Let work that uses the slots finish before. NULL is allowed; so is a forked child. */
+ * as by gpuipc_release(). GPUIPC_ERROR_MAP: CUDA has failed, and nobody can tell whether they will; what is not done breaks when this
+ * process ends. Let work that uses the slots finish before. NULL is allowed; so is a forked child. */
 GPUIPC_PUBLIC int gpuipc_channel_free(gpuipc_channel *channel, gpuipc_error *ret_error);
 
 /* No more is begun, by anyone: GPUIPC_ERROR_CLOSED for producers, and for consumers once they have taken what is there. */

@@ -343,11 +343,27 @@ static int never_reads(gpuipc_channel *channel, int talk_fd) {
         return talk_hear(talk_fd, 'n');
 }
 
-static void begin_with(struct house_peer *peer, gpuipc_channel_role role, uint32_t n_slots) {
+/* Publishes an item, takes away the context that was to write it, and leaves as if nothing were. */
+static int takes_its_context_away(gpuipc_channel *channel, int talk_fd) {
+        gpuipc_item own;
+        CUstream stream;
+
+        if (peer_stream(channel, &stream) != 0)
+                return 1;
+        if (gpuipc_channel_begin(channel, stream, WAIT_MS, &own, NULL) ||
+            gpuipc_channel_publish(channel, &own, 16, NULL, 0, stream, NULL))
+                return 2;
+        (void)talk_say(talk_fd, 'w');
+        if (talk_hear(talk_fd, 'n') != 0 || DRIVER(cuDevicePrimaryCtxReset)(0) != 0)
+                return 3;
+        return 0;
+}
+
+static void begin_with(struct house_peer *peer, gpuipc_channel_role role, house_script *script, uint32_t n_slots) {
         struct house_plan plan = plan_of(RING_QUEUE, RING_BLOCK, n_slots);
 
         gpus_start(NULL);
-        *peer = house_fork(role, role == GPUIPC_CHANNEL_PRODUCER ? never_writes : never_reads);
+        *peer = house_fork(role, script);
         place(&plan, NULL);
 }
 
@@ -365,7 +381,7 @@ START_TEST(a_producer_dies_with_an_unfinished_fence) {
         struct house_peer peer;
         int64_t died;
 
-        begin_with(&peer, GPUIPC_CHANNEL_PRODUCER, 4);
+        begin_with(&peer, GPUIPC_CHANNEL_PRODUCER, never_writes, 4);
         house_let_in(&house, &peer);
         child_hear(&peer.child, 'w');
         use_gpu(0);
@@ -413,7 +429,7 @@ START_TEST(a_consumer_dies_with_an_unfinished_fence) {
         struct house_peer peer;
         int64_t died;
 
-        begin_with(&peer, GPUIPC_CHANNEL_CONSUMER, 2);
+        begin_with(&peer, GPUIPC_CHANNEL_CONSUMER, never_reads, 2);
         use_gpu(0);
         producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
         CUstream writing = stream_new();
@@ -432,6 +448,28 @@ START_TEST(a_consumer_dies_with_an_unfinished_fence) {
         good(gpuipc_channel_cancel(producer, &item, &error));
         good(gpuipc_channel_cancel(producer, &second, &error));
         (void)gpuipc_channel_free(producer, &error);
+        close_all();
+} END_TEST
+
+/* What its stream was to do nobody will do. Whoever waits is not left behind: it is told once the process has ended. */
+START_TEST(one_leaves_whose_gpu_has_failed) {
+        struct house_peer peer;
+
+        begin_with(&peer, GPUIPC_CHANNEL_PRODUCER, takes_its_context_away, 4);
+        house_let_in(&house, &peer);
+        child_hear(&peer.child, 'w');
+        use_gpu(0);
+        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+        CUstream reading = stream_new();
+        take(consumer, reading, &item);
+        ck_assert(is_busy(reading));
+        child_say(&peer.child, 'n');
+        wait_for(!is_busy(reading));
+        ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 1);
+        good(gpuipc_channel_release(consumer, &item, reading, &error));
+        wait_for(ring_page_is_reaped(house.page, 0, 1));
+        child_expect_exit(&peer.child, 94); /* leaving told it so */
+        leave(consumer);
         close_all();
 } END_TEST
 
@@ -595,6 +633,7 @@ int main(void) {
         tcase_add_test(tests, who_cannot_map_gives_its_number_back);
         tcase_add_loop_test(tests, a_producer_dies_with_an_unfinished_fence, 0, 2);
         tcase_add_loop_test(tests, a_consumer_dies_with_an_unfinished_fence, 0, 2);
+        tcase_add_test(tests, one_leaves_whose_gpu_has_failed);
         tcase_add_loop_test(tests, driver_calls_an_item, 0, 2);
         tcase_add_test(tests, driver_calls_of_another_stream);
         tcase_add_test(tests, where_streams_cannot_wait_the_processor_does);
