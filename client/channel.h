@@ -59,7 +59,7 @@ struct channel_feed {
         bool stop;
 };
 
-/* An item that was taken, and whose stream could not be made to wait for it in time. */
+/* An item that was taken, and that no stream could be made to wait for: not in time, or not that stream. */
 struct channel_late {
         struct channel_late *next;
         struct ring_item item;
@@ -83,7 +83,7 @@ struct gpuipc_channel {
         uint64_t value;       /* the last that this member's fence was told to reach */
         void *stream;         /* which was told */
         bool told;            /* one was, since this member joined */
-        struct channel_late *late;
+        struct channel_late *_Atomic late; /* changed under the lock */
 
         struct channel_watch watch;
         struct channel_feed feed;

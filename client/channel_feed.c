@@ -96,8 +96,11 @@ static int feed_start(gpuipc_channel *channel) {
         (void)pthread_sigmask(SIG_SETMASK, &all, &before);
         r = pthread_create(&feed->thread, NULL, feed_run, channel);
         (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-        if (r == 0)
+        if (r == 0) {
+                if (channel->late)
+                        make_readable(feed);
                 return fd;
+        }
         atomic_store(&feed->fd, -1);
         (void)close(fd);
         return -1;

@@ -157,7 +157,7 @@ int gpuipc_channel_cancel(gpuipc_channel *channel, const gpuipc_item *item, gpui
 static bool late_take(gpuipc_channel *channel, struct ring_item *ret_item) {
         struct channel_late *first;
 
-        if (!channel->synchronous)
+        if (!atomic_load_explicit(&channel->late, memory_order_relaxed))
                 return false;
         (void)pthread_mutex_lock(&channel->lock);
         first = channel->late;
@@ -173,7 +173,7 @@ static bool late_take(gpuipc_channel *channel, struct ring_item *ret_item) {
 
 /* The item stays this member's, for its next call. Without memory for that it is given up. */
 static void late_keep(gpuipc_channel *channel, const struct ring_item *item) {
-        struct channel_late *one = malloc(sizeof(*one)), **last = &channel->late;
+        struct channel_late *one = malloc(sizeof(*one)), *last;
 
         if (!one) {
                 (void)ring_release(channel->ring, item, 0);
@@ -181,9 +181,13 @@ static void late_keep(gpuipc_channel *channel, const struct ring_item *item) {
         }
         *one = (struct channel_late){ .item = *item };
         (void)pthread_mutex_lock(&channel->lock);
-        while (*last)
-                last = &(*last)->next;
-        *last = one;
+        last = channel->late;
+        while (last && last->next)
+                last = last->next;
+        if (last)
+                last->next = one;
+        else
+                channel->late = one;
         (void)pthread_mutex_unlock(&channel->lock);
         channel_feed_say(channel);
 }
@@ -200,14 +204,12 @@ static void broken_fill(const struct ring_item *item, gpuipc_item *ret_item) {
         ret_item->own[OWN_STATE] = ITEM_BROKEN;
 }
 
-/* The stream waits for what was taken; on failure it is this member's no more, unless it may only take longer. */
+/* The stream waits for what was taken. If it cannot, another call of this member's may have one that can: nobody else gets the item. */
 static int wait_for_item(gpuipc_channel *channel, void *stream, const struct ring_item *item, int64_t deadline, gpuipc_error *ret_error) {
         int r = channel_fence_item(channel, stream, item, deadline, ret_error);
 
-        if (r == GPUIPC_ERROR_TIMED_OUT)
+        if (r != GPUIPC_OK)
                 late_keep(channel, item);
-        else if (r != GPUIPC_OK)
-                (void)ring_release(channel->ring, item, 0);
         return r;
 }
 

@@ -486,7 +486,8 @@ GPUIPC_PUBLIC int gpuipc_channel_publish(gpuipc_channel *channel, const gpuipc_i
 GPUIPC_PUBLIC int gpuipc_channel_cancel(gpuipc_channel *channel, const gpuipc_item *item, gpuipc_error *ret_error);
 
 /* The next item, waited for as by gpuipc_channel_begin(). The stream waits until it is written. An item that is known to be broken comes
- * with `broken` set, nothing in it and nothing to release (it may be). */
+ * with `broken` set, nothing in it and nothing to release (it may be). GPUIPC_ERROR_MAP, by the driver, and
+ * GPUIPC_ERROR_INVALID_PARAMETER, as for a stream of another GPU, lose nothing: the next call gets the item. */
 GPUIPC_PUBLIC int gpuipc_channel_take(gpuipc_channel *channel, void *stream, int timeout_ms, gpuipc_item *ret_item,
                                       gpuipc_error *ret_error);
 

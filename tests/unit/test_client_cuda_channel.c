@@ -247,7 +247,7 @@ START_TEST(one_leaves_when_its_streams_are_done) {
 } END_TEST
 
 START_TEST(a_stream_of_another_gpu_is_refused) {
-        begin(RING_QUEUE, RING_BLOCK, 2);
+        begin(_i ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 2);
         CUstream here = stream_new();
         use_gpu(1);
         CUstream there = stream_new();
@@ -258,12 +258,15 @@ START_TEST(a_stream_of_another_gpu_is_refused) {
         ck_assert_int_eq(gpuipc_channel_begin(producer, there, 0, &item, &error), GPUIPC_ERROR_INVALID_PARAMETER);
         ck_assert_str_eq(error.subject, "stream");
         ck_assert_int_eq(gpuipc_channel_take(consumer, there, 0, &item, &error), GPUIPC_ERROR_INVALID_PARAMETER);
-        publish(producer, here, 3); /* what was begun was cancelled, and what was taken was let go */
-        ck_assert_int_eq(gpuipc_channel_publish(producer, &item, 1, NULL, 0, there, &error), GPUIPC_ERROR_INVALID_PARAMETER);
-        take(consumer, here, &item);
+        take(consumer, here, &item); /* nobody else got it */
+        ck_assert_int_eq(item.meta[0], 2);
         ck_assert_int_eq(gpuipc_channel_release(consumer, &item, there, &error), GPUIPC_ERROR_INVALID_PARAMETER);
         good(gpuipc_channel_release(consumer, &item, here, &error)); /* still in hand */
+        publish(producer, here, 3); /* what was begun was cancelled */
+        ck_assert_int_eq(gpuipc_channel_publish(producer, &item, 1, NULL, 0, there, &error), GPUIPC_ERROR_INVALID_PARAMETER);
+        take(consumer, here, &item);
         ck_assert_int_eq(item.meta[0], 3);
+        good(gpuipc_channel_release(consumer, &item, here, &error));
         end();
 } END_TEST
 
@@ -582,11 +585,28 @@ START_TEST(where_streams_cannot_wait_the_processor_does) {
         end();
 } END_TEST
 
+/* A thread of a pool, say, that has made no context current. Where streams can wait the same is done in the channel's. */
+START_TEST(a_thread_without_a_context_has_the_channels) {
+        struct house_plan plan = plan_of(RING_QUEUE, RING_BLOCK, 2);
+
+        gpus_start(_i ? "device memops=no\ndevice" : NULL);
+        place(&plan, NULL);
+        use_gpu(0);
+        producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
+        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+        ck_assert_int_eq(DRIVER(cuCtxSetCurrent)(NULL), 0);
+        good(gpuipc_channel_begin(producer, NULL, 0, &item, &error));
+        good(gpuipc_channel_publish(producer, &item, 8, NULL, 0, NULL, &error));
+        take(consumer, NULL, &item);
+        good(gpuipc_channel_release(consumer, &item, NULL, &error));
+        end();
+} END_TEST
+
 /* The producer's streams can; the consumer computes on another GPU, whose cannot. */
 START_TEST(what_comes_late_is_not_lost) {
-        struct house_plan plan = plan_of(_i ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 4);
+        struct house_plan plan = plan_of(_i % 2 ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 4);
         uint64_t ticket;
-        int fd;
+        int fd = -1;
 
         gpus_start("device\ndevice memops=no");
         place(&plan, NULL);
@@ -596,7 +616,6 @@ START_TEST(what_comes_late_is_not_lost) {
         use_gpu(1);
         consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
         CUstream reading = stream_new();
-        fd = gpuipc_channel_fd(consumer);
         ck_assert_int_eq(gpuipc_channel_is_synchronous(producer), 0);
         ck_assert_int_eq(gpuipc_channel_is_synchronous(consumer), 1);
         ck_assert_int_eq(gpuipc_channel_is_peer(consumer), 1);
@@ -604,10 +623,13 @@ START_TEST(what_comes_late_is_not_lost) {
         good(gpuipc_channel_begin(producer, writing, 0, &item, &error));
         ticket = item.ticket;
         good(gpuipc_channel_publish(producer, &item, 7, "x", 1, writing, &error));
+        if (_i < 2)
+                fd = gpuipc_channel_fd(consumer);
         for (int i = 0; i < 3; i++) {
                 ck_assert_int_eq(gpuipc_channel_take(consumer, reading, 30 * (i == 0), &item, &error), GPUIPC_ERROR_TIMED_OUT);
-                ck_assert(wait_readable(fd, WAIT_MS));
+                ck_assert(fd < 0 || wait_readable(fd, WAIT_MS));
         }
+        ck_assert(wait_readable(gpuipc_channel_fd(consumer), WAIT_MS)); /* also if it is asked for when the item is there */
         open_gate(producer, 0);
         good(gpuipc_channel_take(consumer, reading, WAIT_MS, &item, &error));
         ck_assert_uint_eq(item.ticket, ticket);
@@ -628,7 +650,7 @@ int main(void) {
         tcase_add_loop_test(tests, a_dropped_items_writer_is_waited_for, 0, 2);
         tcase_add_loop_test(tests, many_items_around_the_ring, 0, 2);
         tcase_add_test(tests, one_leaves_when_its_streams_are_done);
-        tcase_add_test(tests, a_stream_of_another_gpu_is_refused);
+        tcase_add_loop_test(tests, a_stream_of_another_gpu_is_refused, 0, 2);
         tcase_add_loop_test(tests, grants_of_fences_are_checked, 0, 2);
         tcase_add_test(tests, who_cannot_map_gives_its_number_back);
         tcase_add_loop_test(tests, a_producer_dies_with_an_unfinished_fence, 0, 2);
@@ -637,7 +659,8 @@ int main(void) {
         tcase_add_loop_test(tests, driver_calls_an_item, 0, 2);
         tcase_add_test(tests, driver_calls_of_another_stream);
         tcase_add_test(tests, where_streams_cannot_wait_the_processor_does);
-        tcase_add_loop_test(tests, what_comes_late_is_not_lost, 0, 2);
+        tcase_add_loop_test(tests, a_thread_without_a_context_has_the_channels, 0, 2);
+        tcase_add_loop_test(tests, what_comes_late_is_not_lost, 0, 4);
         suite_add_tcase(suite, tests);
         return suite_run(suite);
 }
