@@ -10,6 +10,7 @@
 #include "doctor_codes.h"
 #include "error.h"
 #ifdef HAVE_CUDA
+#include "cuda_side.h"
 #include "cuda_stream.h"
 #endif
 
@@ -101,8 +102,10 @@ int channel_fence_item(gpuipc_channel *channel, void *stream, const struct ring_
 /* Waits until a stream is done, where that is all that can be. */
 static int settle(const gpuipc_channel *channel, void *stream, gpuipc_error *ret_error) {
 #ifdef HAVE_CUDA
-        if (is_on_gpu(channel) || stream)
-                return cuda_stream_settle(stream, ret_error);
+        const struct cuda_side *side = is_on_gpu(channel) ? channel->fences[0]->side : NULL;
+
+        if (side || stream)
+                return cuda_stream_settle(stream, side ? side->context : NULL, ret_error);
 #else
         if (stream)
                 return error_set(ret_error, GPUIPC_ERROR_MAP, 0, "stream",

@@ -24,7 +24,7 @@ int cuda_stream_enter(const struct cuda *cuda, CUstream stream, CUcontext otherw
         return cuda_context_enter_this(cuda, context, what, ret, ret_error);
 }
 
-int cuda_stream_settle(void *stream, gpuipc_error *ret_error) {
+int cuda_stream_settle(void *stream, CUcontext otherwise, gpuipc_error *ret_error) {
         static const char what[] = "The fence cannot be signalled";
         struct cuda_context context;
         const struct cuda *cuda;
@@ -32,7 +32,7 @@ int cuda_stream_settle(void *stream, gpuipc_error *ret_error) {
         int r = cuda_get(&cuda, ret_error);
 
         if (r == GPUIPC_OK)
-                r = cuda_stream_enter(cuda, stream, NULL, what, &context, ret_error);
+                r = cuda_stream_enter(cuda, stream, otherwise, what, &context, ret_error);
         if (r != GPUIPC_OK)
                 return r;
         result = cuda->driver.cuStreamSynchronize(stream);

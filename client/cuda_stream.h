@@ -11,7 +11,7 @@
 int cuda_stream_enter(const struct cuda *cuda, CUstream stream, CUcontext otherwise, const char *what, struct cuda_context *ret,
                       gpuipc_error *ret_error);
 
-/* Waits until all that the stream was given is done, in whatever context. GPUIPC_ERROR_MAP. */
-int cuda_stream_settle(void *stream, gpuipc_error *ret_error);
+/* Waits until all that the stream was given is done, in whatever context; `otherwise` as above. GPUIPC_ERROR_MAP. */
+int cuda_stream_settle(void *stream, CUcontext otherwise, gpuipc_error *ret_error);
 
 #endif

@@ -62,7 +62,7 @@ static int host_stream_signal(gpuipc_fence *fence, void *stream, uint64_t value,
 
         if (stream) {
 #ifdef HAVE_CUDA
-                r = cuda_stream_settle(stream, ret_error);
+                r = cuda_stream_settle(stream, NULL, ret_error);
 #else
                 r = error_set(ret_error, GPUIPC_ERROR_MAP, 0, "stream",
                               "The fence cannot be signalled by a stream: this library was built without CUDA. [%s]",
