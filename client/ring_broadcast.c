@@ -29,8 +29,10 @@ static int pass_reader(struct ring *ring, unsigned member, uint64_t ticket, bool
                 return RING_OK;
         if (ring->geometry.policy == RING_BLOCK)
                 return RING_UNREADY;
-        if (may_drop)
-                (void)ring_cas(&place->cursor, cursor, ring_cursor(ticket + 1, ring_cursor_state(cursor)));
+        /* Counted here: several of the consumer's threads may move the cursor too, and none of them knows of this. */
+        if (may_drop && ring_cas(&place->cursor, cursor, ring_cursor(ticket + 1, ring_cursor_state(cursor))) &&
+            ring_cursor_state(cursor) == RING_IDLE)
+                ring_count(&place->figures.drops, ticket + 1 - ring_cursor_ticket(cursor));
         return may_drop ? RING_AGAIN : RING_OK;
 }
 
@@ -100,7 +102,7 @@ static int settle(struct ring *ring, uint64_t ticket) {
                 if (tail < ticket || tail > RING_TICKET_MAX)
                         return ring_is_corrupt(ring);
                 if (!lapped || !RING_RULE(joiner_looks_again)) {
-                        ring->expected = ticket;
+                        ring->start = ticket;
                         if (ring_cas(&me->cursor, cursor, ring_cursor(ticket, RING_IDLE)))
                                 return RING_OK;
                 } else if (ring_cas(&me->cursor, cursor, ring_cursor(tail, RING_JOINING))) {
@@ -142,13 +144,6 @@ static bool advance(struct ring *ring, uint64_t cursor) {
         return done;
 }
 
-/* The ticket is this consumer's; those between the one before and this were dropped. */
-static void account(struct ring *ring, uint64_t ticket) {
-        if (ticket > ring->expected)
-                ring_count(&ring_myself(ring)->figures.drops, ticket - ring->expected);
-        ring->expected = ticket + 1;
-}
-
 int broadcast_find_item(struct ring *ring, struct ring_spot *spot) {
         uint64_t cursor = ring_load(&ring_myself(ring)->cursor), ticket = ring_cursor_ticket(cursor);
 
@@ -169,8 +164,7 @@ int broadcast_find_item(struct ring *ring, struct ring_spot *spot) {
         case RING_BROKEN_ITEM: return RING_OK;
         case RING_CLAIMED: return ring_bury(ring, spot);
         case RING_CANCELLED:
-                if (advance(ring, cursor))
-                        account(ring, ticket);
+                (void)advance(ring, cursor);
                 return RING_AGAIN;
         default: return ring_is_corrupt(ring);
         }
@@ -183,12 +177,8 @@ int broadcast_take(struct ring *ring, struct ring_spot *spot) {
 
         if (r != RING_OK)
                 return r;
-        if (ring_word_state(spot->word) == RING_BROKEN_ITEM) {
-                if (!advance(ring, cursor))
-                        return RING_AGAIN;
-                account(ring, spot->ticket);
-                return RING_BROKEN;
-        }
+        if (ring_word_state(spot->word) == RING_BROKEN_ITEM)
+                return advance(ring, cursor) ? RING_BROKEN : RING_AGAIN;
         if (!ring_cas(&me->cursor, cursor, ring_cursor(spot->ticket, RING_READING)))
                 return RING_AGAIN;
         /* From here no producer passes. After the cursor: see pass_reader(). */
@@ -198,7 +188,6 @@ int broadcast_take(struct ring *ring, struct ring_spot *spot) {
                 ring_wake(ring, &ring->page->room);
                 return r;
         }
-        account(ring, spot->ticket);
         return RING_OK;
 }
 

@@ -17,7 +17,7 @@ struct ring {
         uint32_t generation;
         enum ring_role role;
         atomic_bool corrupt, stopped, gone;
-        uint64_t expected; /* of a broadcast's consumer: the ticket it would read next had none been dropped */
+        uint64_t start; /* of a broadcast's consumer: the first ticket that was its own */
         pthread_mutex_t mutex;
         unsigned n_waiting[2]; /* threads of this ring that announced themselves; under the mutex */
         atomic_int_least64_t spin_usec; /* the longest that a wait looks before it sleeps; 0: not at all */

@@ -509,6 +509,58 @@ START_TEST(threads_may_share_a_ring) {
 }
 END_TEST
 
+/* Every other item is cancelled. */
+static void *produce_half(void *data) {
+        struct ring_item mine;
+
+        (void)data;
+        for (uint64_t i = 0; i < N_SHARED; i++) {
+                if (ring_begin_produce(producer, deadline_in(WAIT_MS) * 1000, &mine) != RING_OK ||
+                    (i % 2 ? ring_cancel(producer, &mine) : ring_publish(producer, &mine, 1, &i, sizeof(i), 0)) != RING_OK)
+                        return (void *)(uintptr_t) "producing";
+        }
+        ring_close(producer);
+        return NULL;
+}
+
+/* As one that feeds an event loop. */
+static void *look_all_the_time(void *data) {
+        int r;
+
+        (void)data;
+        do
+                r = ring_wait(consumer, 0);
+        while (r == RING_OK || r == RING_BUSY || r == RING_TIMED_OUT);
+        return r == RING_CLOSED ? NULL : (void *)(uintptr_t) "looking";
+}
+
+START_TEST(who_looks_beside_a_reader_makes_no_drops) {
+        static struct ring_stats stats;
+        void *(*const runs[])(void *) = { produce_half, look_all_the_time, look_all_the_time };
+        pthread_t threads[3];
+        uint64_t n = 0;
+
+        pair_open(RING_BROADCAST, RING_BLOCK, 8);
+        for (int i = 0; i < 3; i++)
+                ck_assert_int_eq(pthread_create(&threads[i], NULL, runs[i], NULL), 0);
+        for (int r = RING_OK; r != RING_CLOSED; n += r == RING_OK) {
+                r = ring_take(consumer, deadline_in(WAIT_MS) * 1000, &item);
+                ck_assert(r == RING_OK || r == RING_CLOSED);
+                if (r == RING_OK)
+                        ck_assert_int_eq(ring_release(consumer, &item, 0), RING_OK);
+        }
+        for (int i = 0; i < 3; i++) {
+                void *fault;
+                ck_assert_int_eq(pthread_join(threads[i], &fault), 0);
+                ck_assert_msg(!fault, "a thread failed at %s", (const char *)fault);
+        }
+        ring_stats(consumer, &stats);
+        ck_assert_uint_eq(n, N_SHARED / 2);
+        ck_assert_uint_eq(stats.members[1].drops, 0);
+        pair_close();
+}
+END_TEST
+
 static bool makes_one;
 
 /* Under seccomp's strict mode any system call but read, write, exit and sigreturn is death. */
@@ -568,6 +620,7 @@ static void add_tests(TCase *tests) {
         tcase_add_loop_test(tests, a_death_wakes, 0, 2);
         tcase_add_loop_test(tests, readiness_takes_nothing, 0, 4);
         tcase_add_test(tests, threads_may_share_a_ring);
+        tcase_add_test(tests, who_looks_beside_a_reader_makes_no_drops);
         tcase_add_loop_test(tests, a_steady_flow_makes_no_system_call, 0, 4);
 }
 

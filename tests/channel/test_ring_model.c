@@ -208,7 +208,7 @@ static void attach(unsigned member, uint32_t generation) {
 static void join(unsigned me) {
         ring_page_admit(page, me, 1, RING_CONSUMER);
         attach(me, 1);
-        world.start[me] = (int64_t)world.rings[me].expected;
+        world.start[me] = (int64_t)world.rings[me].start;
         consume_from(me, &world.rings[me], TICKETS_MAX);
         one_less(me, &world.consumers_left);
 }
@@ -226,7 +226,7 @@ static void succeed(unsigned me) {
 
         ring_page_admit(page, member, 2, RING_CONSUMER);
         attach(member, 2);
-        world.start[me] = (int64_t)world.rings[me].expected;
+        world.start[me] = (int64_t)world.rings[me].start;
         consume_from(me, &world.rings[me], TICKETS_MAX);
         one_less(me, &world.consumers_left);
 }
