@@ -169,7 +169,7 @@ void ring_decline(int control_fd, unsigned member, uint32_t generation) {
         if (map_page(control_fd, &page, &bytes, &fault) < 0)
                 return;
         if (!ring_page_check(page, bytes, &geometry))
-                ring_page_decline(page, member, generation);
+                ring_page_give_back(page, member, generation);
         (void)munmap(page, bytes);
 }
 

@@ -170,7 +170,7 @@ int ring_leave(struct ring *ring) {
                 if (ring_note(&ring->page->members[i].helpers) & mine)
                         (void)ring_and(&ring->page->members[i].helpers, ~mine);
         ring_store(&me->cursor, ring_cursor(0, RING_NOWHERE));
-        ring_store(&me->word, ring_member_word(ring->generation, ring->role, RING_REAPED));
+        ring_page_give_back(ring->page, ring->me, ring->generation);
         ring_page_wake(ring->page);
         return RING_OK;
 }

@@ -105,7 +105,7 @@ void ring_page_admit(struct ring_page *page, unsigned member, uint32_t generatio
         ring_store(&place->word, ring_member_word(generation, role, RING_ALIVE));
 }
 
-void ring_page_decline(struct ring_page *page, unsigned member, uint32_t generation) {
+void ring_page_give_back(struct ring_page *page, unsigned member, uint32_t generation) {
         struct ring_member *place = &page->members[member % RING_MEMBERS];
 
         /* Twice: it may be declared left in between. The dead are reaped by others. */

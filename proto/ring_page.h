@@ -169,8 +169,8 @@ const char *ring_page_check(const struct ring_page *page, size_t bytes, struct r
 /* Lets a member in under a number that is vacant, or whose last holder is reaped; the generation is its last one and 1. */
 void ring_page_admit(struct ring_page *page, unsigned member, uint32_t generation, enum ring_role role);
 
-/* The member was let in and has done nothing: nothing names it, so its number can be given again. */
-void ring_page_decline(struct ring_page *page, unsigned member, uint32_t generation);
+/* Nothing names the member any more, or yet: its number can be given again. Of one that was declared dead others say so. */
+void ring_page_give_back(struct ring_page *page, unsigned member, uint32_t generation);
 
 /* The member's connection ended, yet its process lives: what it had in hand stays as it is. */
 void ring_page_mark_left(struct ring_page *page, unsigned member, uint32_t generation);

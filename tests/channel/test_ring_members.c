@@ -135,6 +135,19 @@ START_TEST(a_number_waits_for_all_who_reap_its_holder) {
 }
 END_TEST
 
+/* It lives after all, and leaves while somebody may yet write to its fence. */
+START_TEST(one_taken_for_dead_does_not_give_its_number_back) {
+        pair_open(RING_QUEUE, RING_BLOCK, 4);
+        ring_mark_dead(consumer, 0, 1);
+        ck_assert_int_eq(ring_reap(consumer, 0, 1, 7), RING_OK);
+        (void)ring_leave(producer);
+        ck_assert(!ring_page_is_reaped(stage.page, 0, 1));
+        ck_assert_int_eq(ring_reaped(consumer, 0, 1), RING_OK);
+        ck_assert(ring_page_is_reaped(stage.page, 0, 1));
+        pair_close();
+}
+END_TEST
+
 START_TEST(an_unfinished_fence_breaks_what_was_published) {
         struct ring_item in_hand, good;
         bool queue = _i == 0;
@@ -299,6 +312,7 @@ static void add_tests(TCase *tests) {
         tcase_add_loop_test(tests, a_dead_consumers_slot_comes_back, 0, 2);
         tcase_add_test(tests, reaping_twice_is_reaping_once);
         tcase_add_loop_test(tests, a_number_waits_for_all_who_reap_its_holder, 0, 3);
+        tcase_add_test(tests, one_taken_for_dead_does_not_give_its_number_back);
         tcase_add_loop_test(tests, an_unfinished_fence_breaks_what_was_published, 0, 2);
         tcase_add_test(tests, one_who_leaves_leaves_nothing);
         tcase_add_loop_test(tests, one_declared_left_neither_reads_on_nor_holds_others_up, 0, 2);
