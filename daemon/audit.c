@@ -176,7 +176,9 @@ static bool audit_channel(const struct buffer *buffer) {
                         continue;
                 }
                 n += lease->phase != LEASE_PHASE_DRAINING;
-                if (member->channel != channel || (member->phase == MEMBER_RESERVED) != (lease->phase == LEASE_PHASE_RESERVED) ||
+                if (member->channel != channel || (lease->phase != LEASE_PHASE_DRAINING && !lease_has_number(lease)) ||
+                    (lease_has_number(lease) &&
+                     (member->phase == MEMBER_RESERVED) != (lease->phase == LEASE_PHASE_RESERVED)) ||
                     (lease->phase == LEASE_PHASE_ACTIVE && (member->phase != MEMBER_ATTACHED || member->holder != lease->holder)))
                         return false;
         }

@@ -193,6 +193,14 @@ struct member *channel_restore_member(struct channel *channel, uint32_t number, 
         return member;
 }
 
+struct member *channel_restore_drained(struct channel *channel, uint32_t number, uint32_t generation) {
+        struct member *member = number < RING_MEMBERS ? &channel->members[number] : NULL;
+
+        if (!member || !channel->page || generation == 0)
+                return NULL;
+        return member->generation > generation || ring_page_is_reaped(channel->page, number, generation) ? member : NULL;
+}
+
 void channel_restored(struct channel *channel) {
         for (unsigned i = 0; i < RING_MEMBERS; i++)
                 if (channel->page && channel->members[i].phase == MEMBER_LEFT && !channel->members[i].holder)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A channel: what the ledger knows of a buffer that is one, and who takes part in it. Part of the ledger.
  *
- * A participant is a lease with a member's number in the control page. Into the page the ledger only stores, and wakes; the one thing
- * that it reads there is whether a number's last holder is reaped, so that the number can be given again. Who scribbles there has a
- * number given too early or never, and that is all. */
+ * A participant is a lease with a member's number in the control page. Into the page the ledger only stores, and wakes; what it
+ * reads there is whether a number's last holder is reaped, or left before it had come, so that the number can be given again. Who scribbles
+ * there has a number given too early or never, and that is all. */
 #ifndef DAEMON_CHANNEL_H
 #define DAEMON_CHANNEL_H
 
@@ -84,6 +84,8 @@ void channel_retire(struct channel *channel);
 void channel_restore_page(struct channel *channel, struct ring_page *page);
 struct member *channel_restore_member(struct channel *channel, uint32_t number, uint32_t generation, enum access access,
                                       struct holder *holder);
+/* The number that a draining lease had, where it has been given back or to somebody else since; else NULL. */
+struct member *channel_restore_drained(struct channel *channel, uint32_t number, uint32_t generation);
 void channel_restored(struct channel *channel);
 
 /* Whether the member is one to tell of: attached, or left with its process alive and its number not given back. */

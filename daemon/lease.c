@@ -42,8 +42,10 @@ struct lease *lease_new(struct registry *registry, struct client *client, struct
         lease->buffer = buffer;
         lease->access = access;
         lease->slot = SLOT_NONE;
-        if (buffer->channel)
+        if (buffer->channel) {
                 lease->member = channel_reserve(buffer->channel, access);
+                lease->generation = lease->member->generation;
+        }
         if (!lease->id || (label && !lease->label) ||
             (registry->state && buffer->stored && stored_get(registry, holder, &lease->stored) < 0)) {
                 lease_free(registry, lease);
@@ -64,10 +66,14 @@ void lease_link(struct registry *registry, struct lease *lease) {
         (void)map_put(&registry->leases_by_id, lease->id->text, strlen(lease->id->text), lease);
 }
 
+bool lease_has_number(const struct lease *lease) {
+        return lease->member && lease->member->generation == lease->generation;
+}
+
 void lease_free(struct registry *registry, struct lease *lease) {
         if (!lease)
                 return;
-        if (lease->member && lease->member->phase == MEMBER_RESERVED)
+        if (lease_has_number(lease) && lease->member->phase == MEMBER_RESERVED)
                 member_cancel(lease->member);
         account_unref(&registry->accounts, lease->account);
         stored_unref(registry, lease->stored);
@@ -99,7 +105,7 @@ static void lease_discount(struct registry *registry, struct lease *lease) {
         lease_leave_client(lease);
         if (lease->phase == LEASE_PHASE_RESERVED)
                 return;
-        if (lease->member)
+        if (lease_has_number(lease))
                 member_leave(lease->member);
         registry->n_leases--;
         if (lease->account == buffer->owner_account)

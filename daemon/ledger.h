@@ -60,6 +60,9 @@ void lease_link(struct registry *registry, struct lease *lease);
 /* Frees a lease that is in no list. Also one half made. */
 void lease_free(struct registry *registry, struct lease *lease);
 
+/* Whether its number in a channel still is its own. */
+bool lease_has_number(const struct lease *lease);
+
 /* Takes it out of lists, maps and sums, and frees it. Tells nobody, settles nothing. */
 void lease_forget(struct registry *registry, struct lease *lease);
 

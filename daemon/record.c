@@ -279,7 +279,7 @@ void record_lease(struct registry *registry, const struct lease *lease) {
                 .access = lease->access,
                 .since_usec = lease->since_usec,
                 .member = lease->member ? lease->member->number + 1 : 0,
-                .generation = lease->member ? lease->member->generation : 0,
+                .generation = lease->generation,
         };
         const char *texts[N_LEASE_TEXTS] = {[LEASE_LABEL] = rcstr_text(lease->label)};
 

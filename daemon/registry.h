@@ -131,6 +131,7 @@ struct lease {
         struct stored *stored;     /* a reference: its process in the store; NULL when a restart ends the lease */
         uint32_t slot;             /* of its record, SLOT_NONE */
         struct member *member;     /* of a channel: its number there */
+        uint32_t generation;       /* its own of that number; once it drains, somebody else may have the number, with another */
 };
 
 struct registry {

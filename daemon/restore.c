@@ -376,7 +376,12 @@ int registry_restore_lease(struct registry *registry, uint32_t slot, const struc
                 return r;
         }
         if (buffer->channel) {
-                lease->member = channel_restore_member(buffer->channel, fixed->member - 1, fixed->generation, lease->access, holder);
+                const uint32_t number = fixed->member - 1;
+
+                lease->generation = fixed->generation;
+                lease->member = draining ? channel_restore_drained(buffer->channel, number, fixed->generation) : NULL;
+                if (!lease->member)
+                        lease->member = channel_restore_member(buffer->channel, number, fixed->generation, lease->access, holder);
                 if (!lease->member) {
                         map_take(&registry->leases_by_id, lease->id->text, strlen(lease->id->text));
                         lease_free(registry, lease);
@@ -386,7 +391,7 @@ int registry_restore_lease(struct registry *registry, uint32_t slot, const struc
         stored->refs++;
         lease->stored = stored;
         lease_restore_link(registry, lease, client, buffer_fixed.first_lease == lease->serial);
-        if (draining && lease->member)
+        if (draining && lease_has_number(lease))
                 member_leave(lease->member);
         if (draining)
                 record_lease_draining(registry, lease);

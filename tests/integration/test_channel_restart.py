@@ -14,7 +14,7 @@ from daemon import open_fds, wait_for  # noqa: E402
 from holder import Zygote  # noqa: E402
 from manager import Manager  # noqa: E402
 from rawclient import RawClient, ReplyError  # noqa: E402
-from ringpage import ALIVE, CONSUMER, DEAD, LEFT, RingPage  # noqa: E402
+from ringpage import ALIVE, CONSUMER, DEAD, LEFT, REAPED, RingPage  # noqa: E402
 
 NEW = {"slots": 4, "slot_bytes": 1000, "role": "producer", "name": "c", "mode": "0666"}
 PIECES = 2 if backend.HOST else 3
@@ -41,6 +41,7 @@ class Session:
         for fd in fds:
             os.close(fd)
         self.lease, self.channel, self.number = reply["lease"], reply["channel"], reply["number"]
+        self.page.join(self.number)
         return reply
 
     def create(self, **more):
@@ -145,7 +146,7 @@ class ChannelRestart(unittest.TestCase):
         first.create()
         holders = [self.holder() for _ in range(3)]
         for holder in holders:
-            holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
+            first.page.join(holder.call("ChannelAttach", {"name": "c", "role": "consumer"})["number"])
         before = first.page.changes()
         self.manager.end()
         holders[0].kill()
@@ -164,6 +165,7 @@ class ChannelRestart(unittest.TestCase):
         first, holder = self.session(), self.holder()
         first.create()
         holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
+        first.page.join(1)
         holder.hang_up()
         wait_for(lambda: first.page.life(1) == LEFT, "the mark")
         self.manager.restart()
@@ -185,6 +187,7 @@ class ChannelRestart(unittest.TestCase):
             self.things.remove(part)
         holder = self.holder()
         dead = holder.call("ChannelAttach", {"name": "c", "role": "consumer"})["number"]
+        first.page.join(dead)
         holder.kill()
         wait_for(lambda: first.page.life(dead) == DEAD, "the mark")
         words = [first.page.member(number) for number in range(64)]
@@ -208,6 +211,29 @@ class ChannelRestart(unittest.TestCase):
         for lease in client.call("List")["leases"]:
             if lease["id"] != first.lease:
                 client.call("Release", {"lease": lease["id"]})
+
+    def test_number_of_a_lease_that_drains(self):
+        """Who gave its number back, and whose process lives, keeps nothing of it: not over a restart, and not when it ends."""
+        first, second, holder = self.session(), self.session(), self.holder()
+        first.create()
+        holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
+        first.page.join(1)
+        holder.hang_up()
+        wait_for(lambda: first.page.life(1) == LEFT, "the mark")
+        first.page.leave(1)
+        for _ in range(62):
+            first.client.call("ChannelAttach", {"name": "c", "role": "consumer"})
+            first.client.drop_fds()
+        self.assertEqual(second.attach()["number"], 1)
+        for _ in range(2):
+            self.assertEqual(first.page.member(1), (2, CONSUMER, ALIVE))
+            self.manager.restart()
+            self.assertTrue(first.resume())
+            self.assertTrue(second.resume())
+        draining = self.manager.status()["leases"]
+        holder.kill()
+        wait_for(lambda: self.manager.status()["leases"] == draining - 1, "the end of its lease")
+        self.assertEqual(first.page.member(1), (2, CONSUMER, ALIVE))
 
     def test_not_resumed(self):
         """Who does not come back has left; its process lives."""
@@ -242,7 +268,7 @@ class ChannelRestart(unittest.TestCase):
         self.assertEqual([each["state"] for each in self.listed()], ["kept"])
         part = self.session()
         self.assertEqual(part.attach()["number"], 1)
-        self.assertEqual(part.page.life(0), DEAD)
+        self.assertEqual(part.page.life(0), REAPED)  # it never came
         part.client.call("Free", {"name": "c"})
 
     def lose(self, which):

@@ -88,6 +88,7 @@ START_TEST(both_parts_have_one_payer) {
         ck_assert_int_eq(alice->bytes, PAGE + CONTROL);
         ck_assert_int_eq(world.device.used_bytes, PAGE + CONTROL);
         (void)world_open(&world, bob, b, buffer);
+        atomic_store(&page->joined, 3);
         world_exit(&world, a);
         ck_assert_int_eq(life(0), RING_DEAD);
         ck_assert_int_eq(alice->account->used_bytes, 0);
@@ -127,6 +128,45 @@ START_TEST(a_number_given_up_is_the_next_one_s) {
         world_end(&world, client);
 } END_TEST
 
+/* It could not map the memory, say, and its process lives on. */
+START_TEST(who_never_came_leaves_its_number) {
+        struct client *client = world_client(&world, ALICE);
+        struct holder *holder = world_holder(&world, ALICE);
+        struct buffer *buffer = channel_made(client, holder, NULL);
+
+        for (unsigned i = 0; i < 2 * RING_MEMBERS; i++) {
+                struct client *other = world_client(&world, ALICE);
+                unsigned number = world_open(&world, other, holder, buffer)->member->number;
+
+                if (i == RING_MEMBERS)
+                        atomic_store(&page->joined, UINT64_C(1) << number);
+                world_end(&world, other);
+                ck_assert_int_eq(life(number), i == RING_MEMBERS ? RING_LEFT : RING_REAPED);
+        }
+        world_exit(&world, holder);
+        world_end(&world, client);
+} END_TEST
+
+/* Its lease is held until its process ends; by then the number is somebody else's. */
+START_TEST(who_gave_its_number_back_takes_nobody_s_along) {
+        struct client *client = world_client(&world, ALICE), *gone = world_client(&world, ALICE);
+        struct holder *holder = world_holder(&world, ALICE), *old = world_holder(&world, ALICE);
+        struct buffer *buffer = channel_made(client, holder, NULL);
+        struct lease *lease = world_open(&world, gone, old, buffer);
+
+        ck_assert_uint_eq(lease->member->number, 1);
+        atomic_store(&page->joined, 3);
+        world_end(&world, gone);
+        ring_page_give_back(page, 1, 1);
+        while (atomic_load(&page->members[1].word) != ring_member_word(2, RING_CONSUMER, RING_ALIVE))
+                lease = world_open(&world, client, holder, buffer);
+        ck_assert_uint_eq(lease->member->number, 1);
+        world_exit(&world, old);
+        ck_assert_int_eq(life(1), RING_ALIVE);
+        world_exit(&world, holder);
+        world_end(&world, client);
+} END_TEST
+
 START_TEST(what_both_exceed_is_told_at_once) {
         struct client *client = world_client(&world, ALICE);
         struct holder *holder = world_holder(&world, ALICE);
@@ -154,6 +194,8 @@ int main(void) {
         tcase_add_test(tcase, who_cannot_be_seen_to_end_takes_no_part);
         tcase_add_test(tcase, both_parts_have_one_payer);
         tcase_add_test(tcase, a_number_given_up_is_the_next_one_s);
+        tcase_add_test(tcase, who_gave_its_number_back_takes_nobody_s_along);
+        tcase_add_test(tcase, who_never_came_leaves_its_number);
         tcase_add_test(tcase, what_both_exceed_is_told_at_once);
         suite_add_tcase(suite, tcase);
         return suite_run(suite);
