@@ -174,7 +174,6 @@ int channel_new(gpuipc_buffer *buffer_take, gpuipc_channel **ret_channel, gpuipc
         int r;
 
         if (!channel) {
-                ring_decline(parts->control_fd, parts->number, parts->generation);
                 (void)gpuipc_release(buffer_take, NULL);
                 return error_no_memory(ret_error);
         }
@@ -193,11 +192,8 @@ int channel_new(gpuipc_buffer *buffer_take, gpuipc_channel **ret_channel, gpuipc
                 *ret_channel = channel;
                 return GPUIPC_OK;
         }
-        /* While this process lives nobody else can say that its number is free. */
         if (channel->ring)
                 (void)ring_leave(channel->ring);
-        else
-                ring_decline(parts->control_fd, parts->number, parts->generation);
         channel_destroy(channel);
         (void)gpuipc_release(buffer_take, NULL);
         return r;

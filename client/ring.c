@@ -110,6 +110,10 @@ int ring_attach_page(void *page, size_t bytes, unsigned member, uint32_t generat
         word = ring_load(&ring_myself(ring)->word);
         ring->role = ring_member_role(word) == RING_PRODUCER ? RING_PRODUCER : RING_CONSUMER;
         r = ring_may_go_on(ring);
+        if (r == RING_OK) {
+                (void)ring_or(&ring->page->joined, UINT64_C(1) << member);
+                r = ring_may_go_on(ring); /* after it was said: see ring_page_mark_left() */
+        }
         if (r == RING_OK && ring->role == RING_CONSUMER && ring->geometry.mode == RING_BROADCAST)
                 r = broadcast_join(ring);
         if (r != RING_OK) {
@@ -121,11 +125,10 @@ int ring_attach_page(void *page, size_t bytes, unsigned member, uint32_t generat
         return RING_OK;
 }
 
-/* The control page, if it will stay as long as it is. */
-static int map_page(int control_fd, void **ret_page, size_t *ret_bytes, const char **ret_fault) {
+int ring_attach(int control_fd, unsigned member, uint32_t generation, struct ring **ret_ring, const char **ret_fault) {
         struct stat facts;
         void *page;
-        int seals = fcntl(control_fd, F_GET_SEALS);
+        int r, seals = fcntl(control_fd, F_GET_SEALS);
 
         if (seals < 0 || fstat(control_fd, &facts) < 0)
                 return -errno;
@@ -140,37 +143,12 @@ static int map_page(int control_fd, void **ret_page, size_t *ret_bytes, const ch
         page = mmap(NULL, (size_t)facts.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, control_fd, 0);
         if (page == MAP_FAILED)
                 return -errno;
-        *ret_page = page;
-        *ret_bytes = (size_t)facts.st_size;
-        return 0;
-}
-
-int ring_attach(int control_fd, unsigned member, uint32_t generation, struct ring **ret_ring, const char **ret_fault) {
-        size_t bytes;
-        void *page;
-        int r = map_page(control_fd, &page, &bytes, ret_fault);
-
-        if (r < 0)
-                return r;
-        r = ring_attach_page(page, bytes, member, generation, ret_ring, ret_fault);
+        r = ring_attach_page(page, (size_t)facts.st_size, member, generation, ret_ring, ret_fault);
         if (r != RING_OK)
-                (void)munmap(page, bytes);
+                (void)munmap(page, (size_t)facts.st_size);
         else
-                (*ret_ring)->mapped_bytes = bytes;
+                (*ret_ring)->mapped_bytes = (size_t)facts.st_size;
         return r;
-}
-
-void ring_decline(int control_fd, unsigned member, uint32_t generation) {
-        struct ring_geometry geometry;
-        const char *fault = NULL;
-        size_t bytes;
-        void *page;
-
-        if (map_page(control_fd, &page, &bytes, &fault) < 0)
-                return;
-        if (!ring_page_check(page, bytes, &geometry))
-                ring_page_give_back(page, member, generation);
-        (void)munmap(page, bytes);
 }
 
 void ring_spin(struct ring *ring, int64_t usec) {

@@ -54,9 +54,6 @@ int ring_attach(int control_fd, unsigned member, uint32_t generation, struct rin
 int ring_attach_page(void *page, size_t bytes, unsigned member, uint32_t generation, struct ring **ret_ring,
                      const char **ret_fault);
 
-/* For one that was admitted and will not join: nobody waits for it, and its number can be given again. */
-void ring_decline(int control_fd, unsigned member, uint32_t generation);
-
 /* Cancels and releases what is in hand, and gives the number back. The member's fence must have reached all its values. */
 int ring_leave(struct ring *ring);
 

@@ -94,6 +94,7 @@ void ring_page_admit(struct ring_page *page, unsigned member, uint32_t generatio
         ring_store(&place->word, ring_member_word(generation, role, RING_VACANT));
         (void)ring_and(&page->items.waiting, others);
         (void)ring_and(&page->room.waiting, others);
+        (void)ring_and(&page->joined, others);
         stop_helping(page, others);
         ring_store(&place->cursor, ring_cursor(0, RING_NOWHERE));
         ring_store(&place->reached[generation & 1], 0);
@@ -133,11 +134,20 @@ static void mark(struct ring_page *page, unsigned member, uint32_t generation, e
         ring_page_wake(page);
 }
 
+static bool has_joined(struct ring_page *page, unsigned member) {
+        return ring_load(&page->joined) & UINT64_C(1) << member % RING_MEMBERS;
+}
+
+/* Whoever joins says so, then looks whether it was declared left; so either this sees it, or it stops. */
 void ring_page_mark_left(struct ring_page *page, unsigned member, uint32_t generation) {
         mark(page, member, generation, RING_LEFT);
+        if (!has_joined(page, member))
+                ring_page_give_back(page, member, generation);
 }
 
 void ring_page_mark_dead(struct ring_page *page, unsigned member, uint32_t generation) {
+        if (!has_joined(page, member))
+                ring_page_give_back(page, member, generation);
         mark(page, member, generation, RING_DEAD);
 }
 

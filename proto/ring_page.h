@@ -144,6 +144,7 @@ struct ring_page {
         alignas(64) _Atomic uint64_t head; /* of a queue: the next ticket to take */
         alignas(64) _Atomic uint64_t closed;
         _Atomic uint64_t readers;          /* of a broadcast: bit n: member n has or had a cursor */
+        _Atomic uint64_t joined;           /* bit n: member n has come, and may have something in hand */
         struct ring_event items, room;     /* what consumers, and what producers, wait for */
         struct ring_member members[RING_MEMBERS];
 };
@@ -172,11 +173,12 @@ void ring_page_admit(struct ring_page *page, unsigned member, uint32_t generatio
 /* Nothing names the member any more, or yet: its number can be given again. Of one that was declared dead others say so. */
 void ring_page_give_back(struct ring_page *page, unsigned member, uint32_t generation);
 
-/* The member's connection ended, yet its process lives: what it had in hand stays as it is. */
+/* The member's connection ended, yet its process lives: what it had in hand stays as it is. Who has not come by then will not, and its
+ * number is free. */
 void ring_page_mark_left(struct ring_page *page, unsigned member, uint32_t generation);
 
-/* The member's process is no more (its pidfd fired). Whoever waits wakes and may finish what it left. Marking another
- * generation than the present one does nothing. */
+/* The member's process is no more (its pidfd fired). Whoever waits wakes and may finish what it left; the number of one who had not come
+ * is free. Marking another generation than the present one does nothing. */
 void ring_page_mark_dead(struct ring_page *page, unsigned member, uint32_t generation);
 
 /* Whether nothing in the page names that holder any more. A member can forge this, at the cost of the channel's order. */

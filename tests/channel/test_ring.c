@@ -302,7 +302,7 @@ START_TEST(who_is_let_in_is_there_once_it_has_joined) {
         ring_mark_dead(producer, never, 1);
         ring_stats(producer, &stats);
         ck_assert_int_eq(stats.members[number].life, broadcast ? RING_VACANT : RING_ALIVE);
-        ck_assert_int_eq(stats.members[never].life, broadcast ? RING_VACANT : RING_DEAD);
+        ck_assert_int_eq(stats.members[never].life, broadcast ? RING_VACANT : RING_REAPED);
         ck_assert_int_eq(stats.members[ring_me(producer)].life, RING_ALIVE);
         ck_assert_int_eq(stats.members[ring_me(consumer)].life, RING_ALIVE);
         put(producer, 1);

@@ -413,6 +413,7 @@ static void reset(void) {
                 if (is_one_of(i, "JS"))
                         continue;
                 page->members[i].word = ring_member_word(1, produces ? RING_PRODUCER : RING_CONSUMER, RING_ALIVE);
+                page->joined |= UINT64_C(1) << i;
                 ring->page = page;
                 ring->geometry = geometry;
                 ring->stride = 128;

@@ -40,6 +40,7 @@ class Part:
         self.channel, self.lease = reply["channel"], reply["lease"]
         self.number, self.generation = reply["number"], reply["generation"]
         self.page = RingPage(self.take("control"))
+        self.page.join(self.number)
 
     def take(self, what):
         at = self.reply[what]["fd"]
@@ -399,6 +400,7 @@ class Deaths(ChannelTest):
         for number, role in ((1, "consumer"), (2, "producer")):
             holder = self.holder()
             holder.call("ChannelAttach", {"name": "c", "role": role})
+            made.page.join(number)
             before = made.page.changes()
             holder.kill()
             wait_for(lambda: made.page.life(number) == DEAD, "the mark")
@@ -409,6 +411,7 @@ class Deaths(ChannelTest):
         holder = self.holder()
         channel = holder.call("ChannelCreate", {**NEW, "name": "c"})["channel"]
         part = self.attach("c")
+        part.page.join(0)
         holder.kill()
         wait_for(lambda: part.page.life(0) == DEAD, "the mark")
         self.assertEqual(self.buffer(part)["id"], channel["id"])
@@ -419,6 +422,7 @@ class Deaths(ChannelTest):
         made = self.create(name="c")
         holder = self.holder()
         holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
+        made.page.join(1)
         holder.kill()
         wait_for(lambda: made.page.life(1) == DEAD, "the mark")
         parts = [self.attach(made, client=made.client) for _ in range(62)]
@@ -432,6 +436,7 @@ class Deaths(ChannelTest):
         made = self.create(name="c")
         holder = self.holder()
         holder.call("ChannelAttach", {"name": "c", "role": "producer"})
+        made.page.join(1)
         holder.hang_up()
         wait_for(lambda: made.page.life(1) == LEFT, "the mark")
         self.assertEqual(self.participants(made)[1], (1, "producer", holder.pid, "left"))
@@ -443,10 +448,23 @@ class Deaths(ChannelTest):
         made = self.create(name="c")
         holder = self.holder()
         lease = holder.call("ChannelAttach", {"name": "c", "role": "producer"})["lease"]
+        made.page.join(1)
         holder.call("Release", {"lease": lease})
         self.assertEqual(made.page.life(1), LEFT)
         holder.kill()
         wait_for(lambda: made.page.life(1) == DEAD, "the mark")
+
+    def test_never_came(self):
+        """One that could not map what it was given, say; its process lives and tries again."""
+        made = self.create(name="c")
+        holder = self.holder()
+        for generation in range(1, 4):
+            for number in range(1, 64):
+                reply = holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
+                self.assertEqual((reply["number"], reply["generation"]), (number, generation))
+                holder.call("Release", {"lease": reply["lease"]})
+                self.assertEqual(made.page.life(number), REAPED)
+        self.assertEqual(list(self.participants(made)), [0])
 
     def test_gone_properly_then_dead(self):
         """Whose number was given back is not declared dead, nor is its successor."""
@@ -468,7 +486,7 @@ class Deaths(ChannelTest):
         made = self.create(name="c")
         holder = self.holder()
         for role in ("producer", "consumer", "consumer"):
-            holder.call("ChannelAttach", {"name": "c", "role": role})
+            made.page.join(holder.call("ChannelAttach", {"name": "c", "role": role})["number"])
         holder.kill()
         for number in (1, 2, 3):
             wait_for(lambda: made.page.life(number) == DEAD, f"the mark of {number}")
@@ -531,6 +549,7 @@ class Hostile(ChannelTest):
         holder = self.holder()
         holder.call("ChannelAttach", {"channel": made.channel["id"], "role": "consumer"})
         self.assertEqual(made.page.member(1), (1, CONSUMER, ALIVE))
+        made.page.join(1)
         holder.kill()
         wait_for(lambda: made.page.life(1) == DEAD, "the mark")
 

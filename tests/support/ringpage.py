@@ -8,7 +8,7 @@ import struct
 
 MEMBERS, HEAD_BYTES = 64, 384 + 64 * 128
 HEADER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../proto/ring_page.h")
-CLOSED, ITEMS, ROOM, MEMBER = 192, 256, 320, 384
+CLOSED, JOINED, ITEMS, ROOM, MEMBER = 192, 208, 256, 320, 384
 with open(HEADER, encoding="utf-8") as header:
     LIVES = re.search(r"enum ring_life \{([^}]*)\}", header.read()).group(1).replace(" = 0", "").replace(" ", "").split(",")
 VACANT, ALIVE, LEFT, DEAD, REAPED = (LIVES.index(f"RING_{name}") for name in ("VACANT", "ALIVE", "LEFT", "DEAD", "REAPED"))
@@ -36,6 +36,10 @@ class RingPage:
 
     def set_member(self, number, generation, role, life):
         struct.pack_into("<Q", self.map, MEMBER + 128 * number, generation << 16 | role << 8 | life)
+
+    def join(self, number):
+        """As ring_attach(): it may have something in hand from now on."""
+        struct.pack_into("<Q", self.map, JOINED, self.word(JOINED) | 1 << number)
 
     def leave(self, number):
         """As ring_leave(): the number is given back."""
