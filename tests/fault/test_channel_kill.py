@@ -33,6 +33,7 @@ class Story:
             os.close(fd)
         self.leases[reply["lease"]] = name
         self.numbers[reply["lease"]] = reply["number"]
+        self.pages[name].join(reply["number"])
         return reply["lease"]
 
     def create(self, name, **more):
@@ -50,6 +51,7 @@ class Story:
         self.token = self.client.call("GetStatus")["resume_token"]
         first = self.create("first")
         self.holder_number = self.holder.call("ChannelAttach", {"name": "first", "role": "consumer"})["number"]
+        self.pages["first"].join(self.holder_number)
         second = self.create("second", keep_ms=20)
         self.take("first", self.client.call("ChannelAttach", {"name": "first", "role": "consumer"}))
         self.release(second)
