@@ -300,6 +300,22 @@ class InPlaceTest(TorchTest):
         wait_for(lambda: not self.buffers(), "the memory back")
         wait_for(lambda: gpuipc.torch._pool.find(address) is None, "nothing to be known of it")
 
+    def test_an_address_is_forgotten_before_it_is_unmapped(self):
+        """Another tensor may be mapped there before it is known that this one's memory is gone, and would be taken for it."""
+        from gpuipc.torch import _pool
+
+        library, found = gpuipc._native.library(), []
+        real, tensor = library.gpuipc_release, gpuipc.torch.empty(4, device=DEVICE)
+        address = tensor.data_ptr()
+        self.assertIsNotNone(_pool.find(address))
+        library.gpuipc_release = lambda pointer, error: (found.append(_pool.find(address)), real(pointer, error))[1]
+        try:
+            del tensor
+            gc.collect()
+        finally:
+            library.gpuipc_release = real
+        self.assertEqual(found, [None])
+
     def test_copy_is_wanted(self):
         tensor = gpuipc.torch.empty(10, device=DEVICE)
         with gpuipc.torch.put(tensor, copy=True, seal=True) as share:

@@ -270,8 +270,10 @@ class Lease(Keeper):
         self.facts = Facts(pointer)
 
     ordinal = -1  # of the GPU that it is mapped for
+    own: Any = None  # what is known by the address of its memory, which is another's as soon as that is unmapped
 
     def _end(self, pointer: int, error: _native.Error) -> int:
+        self.own = None
         return int(_native.library().gpuipc_release(pointer, ctypes.byref(error)))
 
     def _ready(self) -> bool:

@@ -55,9 +55,7 @@ def remember(raw: torch.Tensor, buffer: Buffer) -> None:
     if raw.numel() == 0:
         return
     own = _Own(Block(raw.data_ptr(), buffer.size, buffer.id))
-    # The lease lives as long as the memory is mapped, and so does what is known of it.
-    lease: Any = buffer._held()
-    lease.own = own
+    buffer._held().own = own  # which is given up before the memory is unmapped
     _own[own.block.pointer] = own
 
 
