@@ -41,6 +41,16 @@ _connections: dict[int, weakref.ref[Connection]] = {}
 _keepers: dict[int, weakref.ref[Keeper]] = {}
 
 
+class OfThisProcess:
+    """What is neither pickled nor copied: a second object would think that it has what the first may give back."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{type(self).__name__}: it is this process's own, and cannot be pickled or copied: another process makes its own "
+                        "gpuipc.Client(), and asks for the same name or id")
+
+
 # ---- callbacks: the library must not be called from within one ----
 
 _inside = threading.local()

@@ -22,9 +22,11 @@ from typing import Any, Optional, Union
 import torch
 
 from .. import _native, errors
+from .._arguments import mode_text
+from .._lifetime import OfThisProcess
 from .._waits import milliseconds
 from ..buffer import Buffer
-from ..client import Client, mode_text
+from ..client import Client
 from . import _compat
 from ._clients import client_for
 from ._expandable import without_expandable_segments
