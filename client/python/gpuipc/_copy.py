@@ -107,6 +107,24 @@ def _of_dlpack(thing: Any) -> Source:
     return _dlpack.look(capsule)
 
 
+def plain_tensor(tensor: Any, what: str) -> Any:
+    """A torch.Tensor without conjugation and negation, which its memory knows nothing of.
+
+    Raises:
+        TypeError: it has no elements that lie in memory one by one; names `what`.
+    """
+    kind = str(tensor.layout).rpartition(".")[2]
+    kind = "quantized" if tensor.is_quantized else "nested" if getattr(tensor, "is_nested", False) else kind
+    if kind != "strided":
+        raise TypeError(f"{what}: it is {kind}, and only dense tensors are shared: share its parts")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"{what}: it is on {tensor.device.type!r}, and only tensors on 'cpu' and 'cuda' are shared")
+    for name in ("resolve_conj", "resolve_neg"):
+        if hasattr(tensor, name):
+            tensor = getattr(tensor, name)()
+    return tensor
+
+
 def source_of(thing: Any) -> Source:
     """An array of NumPy, PyTorch, CuPy, JAX or anything else with DLPack, __array_interface__ or the buffer protocol, as it lies in
     memory. A GPU's is ready in the legacy default stream.
@@ -120,6 +138,7 @@ def source_of(thing: Any) -> Source:
         return _of_interface(thing, interface)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(thing, torch.Tensor):
+        thing = plain_tensor(thing, "array")
         dtype = dtype_name(thing.dtype)
         raw = DTYPES[dtype][0] in _dlpack.SINCE_NOT_LONG
         source = _of_dlpack(thing.view(torch.uint8) if raw else thing)

@@ -137,19 +137,19 @@ class Item:
         ready_on = None if self._member.device == "host" else self._stream or 1
         return Memory(self._member, self.pointer, self.size, self._member.device, self._member.ordinal, not self._mine, stream=ready_on)
 
-    def array(self, shape: Any = None, dtype: Any = None, strides: Any = None, offset: int = 0) -> Array:
+    def array(self, shape: Any = None, dtype: Any = None, strides: Any = None, offset: Optional[int] = None) -> Array:
         """A view of the slot. A consumer's without arguments: as the metadata says. A producer's: shape and dtype are put into the item's
-        metadata, so that consumers find them.
+        metadata, so that consumers find them. Arguments are as of `Buffer.array()`; without a dtype it is uint8.
 
         Raises:
             LayoutError: it cannot be, or does not fit. BrokenItemError.
         """
         memory = self._memory()
-        if shape is None and dtype is None:
+        if shape is None and dtype is None and strides is None and offset is None:
             layout = None if self._mine else _described(self.meta_bytes, self.size)
             layout = layout or Layout.of("uint8", (self.size,))
         else:
-            layout = Layout.of(dtype if dtype is not None else "uint8", self.size if shape is None else shape, strides, offset)
+            layout = Layout.within(self.size, dtype if dtype is not None else "uint8", shape, strides, 0 if offset is None else offset)
         array = Array(memory, layout)
         if self._mine:
             self._layout, self._written = layout, max(self._written, layout.end)
