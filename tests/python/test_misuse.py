@@ -110,7 +110,7 @@ class WordsTest(MisuseTest):
     def test_messages_speak_of_python(self):
         """All texts of the library's: C's functions and milliseconds are not what is called and given here."""
         seen = 0
-        for path in [*glob.glob(f"{ROOT}/client/*.c"), f"{ROOT}/proto/schema.c"]:
+        for path in [*glob.glob(f"{ROOT}/client/*.c"), *glob.glob(f"{ROOT}/daemon/*.c"), f"{ROOT}/proto/schema.c"]:
             with open(path, encoding="utf-8") as file:
                 source = file.read()
             for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', source):

@@ -11,6 +11,7 @@ from zygote import ChildError, Zygote
 
 import gpuipc
 import gpuipc.torch
+import gpuipc.torch.multiprocessing
 import torch
 from gpuipc.torch import _share
 
@@ -390,6 +391,25 @@ class RefusalTest(TorchTest):
             with self.subTest(word):
                 with self.assertRaisesRegex(TypeError, word):
                     gpuipc.torch.put(wrong)
+
+    def test_other_kinds_of_arguments(self):
+        channel, ones = gpuipc.torch.channel, torch.ones(2)
+        for call in (lambda it: gpuipc.torch.put(ones, client=it), lambda it: gpuipc.torch.get("x", client=it),
+                     lambda it: gpuipc.torch.empty(2, client=it), lambda it: channel.create(slot_bytes=8, client=it),
+                     lambda it: channel.attach("x", client=it), lambda it: gpuipc.torch.Pool(it),
+                     lambda it: gpuipc.torch.multiprocessing.register(it)):
+            with self.assertRaisesRegex(TypeError, r"^client: .*not str; .*gpuipc\.Client\(path\)"):
+                call("/run/some.sock")
+        for call in (lambda it: gpuipc.torch.empty(2, device=it), lambda it: channel.create(slot_bytes=8, device=it)):
+            with self.assertRaisesRegex(gpuipc.InvalidParameterError, "^device: 'meta' is neither"):
+                call("meta")
+        with channel.create(like=ones.to(DEVICE)) as carrier:
+            for call in (gpuipc.torch.ChannelLoader, lambda it: gpuipc.torch.data.feed(it, []), gpuipc.torch.data.end_epoch):
+                with self.assertRaisesRegex(TypeError, "^channel: .*TensorChannel is wanted, not Channel"):
+                    call(carrier.channel)
+            for batch in ((ones, float("nan")), (ones, "\ud800")):
+                with self.assertRaisesRegex(gpuipc.InvalidParameterError, "^batch: .* as a tensor"):
+                    carrier.send(batch)
 
     def test_sizes_and_dtypes_of_empty(self):
         for given, dtype in ((int, torch.int64), (float, torch.float64), (bool, torch.bool), (None, torch.float32)):

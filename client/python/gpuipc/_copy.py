@@ -88,9 +88,18 @@ def _of_buffer(thing: Any) -> Source:
     return Source(kept, address, dtype, shape, row_major(shape), (_dlpack.CPU, 0))
 
 
+def view_of(thing: Any, what: str) -> memoryview:
+    """TypeError: it has no buffer protocol; names `what`."""
+    try:
+        return memoryview(thing)
+    except TypeError:
+        raise TypeError(f"{what}: bytes or another object of the buffer protocol are wanted, not {type(thing).__name__}: of a tensor give "
+                        "what its numpy() is") from None
+
+
 def bytes_of(data: Any) -> Source:
     """The bytes of an object of the buffer protocol, whatever its elements are."""
-    view = memoryview(data)
+    view = view_of(data, "data")
     address, kept = _pinned(view)
     return Source(kept, address, "uint8", (view.nbytes,), (1,), (_dlpack.CPU, 0))
 
@@ -149,7 +158,7 @@ def source_of(thing: Any) -> Source:
     try:
         memoryview(thing).release()
     except TypeError:
-        raise TypeError(f"an array is wanted (DLPack, __array_interface__ or the buffer protocol), not {type(thing).__name__}") from None
+        raise TypeError(f"array: one is wanted (DLPack, __array_interface__ or the buffer protocol), not {type(thing).__name__}") from None
     return _of_buffer(thing)
 
 

@@ -245,6 +245,11 @@ class Keeper:
             if not busy and self._pointer is not None:
                 self.end(in_earnest=True)
 
+    def not_forked(self) -> None:
+        """Raises ForkedError in a forked child, for what the library is not asked for."""
+        if self.pid != _process.pid:
+            self.forked()
+
     def forked(self) -> None:
         """Raises what the library says in a forked child."""
         raise errors.ForkedError(f"This {self.what} was made before fork() and belongs to the parent process. Connect anew in the child.",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .fence import Fence
 
 
-class Buffer:
+class Buffer(OfThisProcess):
     """Shared memory, with a lease on it. Made by `Client.allocate()`, `Client.open()` and `Client.put()`.
 
         with client.allocate(1 << 20, name="frames") as buffer:
@@ -189,7 +189,7 @@ class Buffer:
 
     def readinto(self, into: Any, offset: int = 0) -> int:
         """Fills a writable object of the buffer protocol from `offset` on; how many bytes that were. Errors as of read()."""
-        view = memoryview(into)
+        view = _copy.view_of(into, "into")
         if view.readonly or not view.c_contiguous:
             raise TypeError(f"into: it is {'read-only' if view.readonly else 'not contiguous'}")
         offset, n = self._range(offset, view.nbytes, "into")

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import _cuda, _native, errors
+from ._lifetime import OfThisProcess
 from ._waits import in_slices
 from .aio import rouse, until
 from .fence import stream_handle
@@ -29,7 +30,7 @@ POLICIES = {"block": _native.BLOCK, "drop_oldest": _native.DROP_OLDEST}
 
 def choice(table: dict[str, int], value: str, what: str) -> int:
     """The number of a word. InvalidParameterError: names those that there are."""
-    if value not in table:
+    if not isinstance(value, str) or value not in table:
         raise errors.InvalidParameterError(f"{what}: {value!r} is none of {', '.join(table)}.", subject=what)
     return table[value]
 
@@ -67,7 +68,7 @@ class ChannelStats:
                         m.broken, m.lag, m.pid if m.pid >= 0 else None) for m in stats.members[:stats.n_members]))
 
 
-class Channel:
+class Channel(OfThisProcess):
     """A member of a channel. Made by `Client.channel_create()` and `Client.channel_attach()`; may be used from several threads at once.
 
         with channel.item() as item:          # a producer
@@ -180,10 +181,10 @@ class Channel:
     def fileno(self) -> int:
         """A descriptor for event loops, readable while the next take or begin need not wait; a call with timeout 0 that raises
         TimedOutError makes it unreadable. Only to be polled."""
+        self._held().not_forked()
         fd = self._fact("gpuipc_channel_fd")
         if fd < 0:
-            raise errors.NoMemoryError("The channel's descriptor cannot be had: no memory, threads or descriptors are left, or the channel "
-                                       "is another process's.")
+            raise errors.NoMemoryError("The channel's descriptor cannot be had: no memory, threads or descriptors are left.")
         return fd
 
     def stats(self) -> ChannelStats:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import _cuda, _native, errors
-from ._lifetime import Keeper
+from ._lifetime import Keeper, OfThisProcess
 from ._waits import Unwanted, in_slices, never
 from .aio import in_thread
 
@@ -49,7 +49,7 @@ class _Handle(Keeper):
         return 0
 
 
-class Fence:
+class Fence(OfThisProcess):
     """A 64-bit word of a buffer, at a multiple of 8 bytes. Made by `Buffer.fence()`; processes that make one of the same word share it.
 
     Who has done something signals the next value; who needs it waits until the word has come so far. It counts as a view of the buffer.
@@ -119,8 +119,8 @@ class Fence:
             TimedOutError.
         """
         handle, value = self._held(), _native.integer(value, "value", most=_WORD_MAX)
+        number = stream_handle(stream)
         if stream is not None and not self.is_synchronous:
-            number = stream_handle(stream)
             with handle.called() as pointer, _cuda.for_stream(self._ordinal, number):
                 _native.call("gpuipc_fence_wait_stream", pointer, number, value, -1)
         else:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Optional
 
 from . import _copy, _cuda, _dlpack, _native, errors
-from ._lifetime import Connection, Keeper
+from ._lifetime import Connection, Keeper, OfThisProcess
 from .array import Array, Memory
 from .fence import stream_handle
 from .layout import Layout, dump_meta, parse_meta
@@ -55,7 +55,7 @@ def _meta_of(meta_bytes: bytes) -> dict[str, Any]:
         return {}
 
 
-class Item:
+class Item(OfThisProcess):
     """A slot in hand: of a producer to be written and published, of a consumer to be read and released.
 
     Attributes:
@@ -208,10 +208,10 @@ class Item:
         """Before a copy to these bytes of the slot, which stays mapped until the member's end_call()."""
         if not self._mine or not self._in_hand:
             raise ValueError("only a producer writes, before it publishes")
-        _native.integer(offset, "offset", least=-_native.INTEGER_MAX)
-        if offset < 0 or offset + n > self.size:
+        if _native.integer(offset, "offset") + n > self.size:
             raise errors.InvalidParameterError(f"{what}: {n} bytes at {offset} do not fit into a slot of {self.size}. Make the channel "
                                                "with larger slot_bytes.", subject=what)
+        self._member.not_forked()
         self._member.begin_call()
 
     # ---- the end ----

@@ -68,7 +68,7 @@ def cloned(batch: Any) -> Any:
 def key_of(batch: Any) -> Any:
     """Equal for batches that lie alike in a slot and have equal numbers and strings; to be hashed."""
     if isinstance(batch, torch.Tensor):
-        if batch.layout != torch.strided:
+        if batch.layout != torch.strided or getattr(batch, "is_nested", False):
             _compat.plain(batch)
         return batch.dtype, batch.shape, batch.stride()
     if isinstance(batch, (tuple, list)):
@@ -114,7 +114,11 @@ class Plan:
             self.meta = self.layouts[0].to_meta()
         else:
             self.meta = {"batch": {"v": VERSION, "tensors": [self._written(layout) for layout in self.layouts], "tree": self.tree}}
-        self.text = json.dumps(self.meta, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        try:
+            self.text = json.dumps(self.meta, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        except ValueError as error:  # as of nan, and of half a surrogate pair
+            raise errors.InvalidParameterError(f"batch: its numbers and strings cannot be written as JSON: {error}. Send a number "
+                                               "like that as a tensor.", subject="batch") from None
 
     def _add(self, tensor: torch.Tensor) -> Any:
         if tensor.device.type != "meta":

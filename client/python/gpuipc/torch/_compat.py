@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import torch
 
-from .. import _cuda
+from .. import _copy, _cuda, errors
 from ..buffer import Buffer
 from ..client import Client
 from ..errors import LayoutError
@@ -113,8 +113,15 @@ def bytes_of(buffer: Buffer) -> torch.Tensor:
 
 
 def placed(device: Any) -> torch.device:
-    """The device that is named, a GPU with its number; None: the current GPU, or host memory where there is none."""
+    """The device that is named, a GPU with its number; None: the current GPU, or host memory where there is none.
+
+    Raises:
+        InvalidParameterError: tensors are not shared there.
+    """
     where = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+    if where.type not in ("cpu", "cuda"):
+        raise errors.InvalidParameterError(f"device: {str(where)!r} is neither 'cpu' nor 'cuda', where tensors are shared.",
+                                           subject="device")
     return torch.device("cuda", torch.cuda.current_device()) if where.type == "cuda" and where.index is None else where
 
 

@@ -177,7 +177,7 @@ def _ordinal_of(device: Any) -> Optional[int]:
     return int(where.index)
 
 
-class Pool:
+class Pool(OfThisProcess):
     """A memory pool of PyTorch's whose blocks are buffers of the daemon's. `with` makes it the one that this thread's new tensors on the
     device come from; again and again, and in several threads at once. Not within another pool's: PyTorch goes by the outermost.
 

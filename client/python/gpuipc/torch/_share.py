@@ -13,6 +13,8 @@ from typing import Any, Callable, Optional, Union
 import torch
 
 from .. import errors
+from .._arguments import check_access
+from .._lifetime import OfThisProcess
 from ..array import Array
 from ..buffer import Buffer
 from ..client import Client
@@ -41,7 +43,7 @@ def pinned() -> int:
     return sum(pid == os.getpid() for pid, _ in list(_pinned))
 
 
-class Share:
+class Share(OfThisProcess):
     """A tensor that others can get, by `name` or by `id`. Made by `put()`.
 
     While it is open, others may get it. `close()`, leaving `with`, or for one without a name the end of this object, takes name and id
@@ -213,6 +215,7 @@ def get(name: Optional[str] = None, *, id: Optional[str] = None, client: Optiona
         LayoutError: the buffer holds no tensor, or one of a dtype that this PyTorch does not have.
     """
     client = client_for(client)
+    check_access(access)
     # A card is only read, whoever's it is.
     first = client.open(name, id=id, owner=owner, access="ro", wait=wait, label=label)
     if is_card(first.meta):

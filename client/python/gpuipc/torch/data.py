@@ -8,11 +8,20 @@ from types import TracebackType
 from typing import Any, Optional, Union
 
 from .. import errors
+from .._lifetime import OfThisProcess
 from ..client import Client
 from ._batch import cloned
 from .channel import TensorChannel, attach
 
 _EPOCH = "epoch"
+
+
+def _tensors_in(channel: Any) -> TensorChannel:
+    """TypeError: it is another kind of channel, or none."""
+    if not isinstance(channel, TensorChannel):
+        raise TypeError(f"channel: a gpuipc.torch.TensorChannel is wanted, not {type(channel).__name__}: gpuipc.torch.channel.create() and "
+                        "attach() make them")
+    return channel
 
 
 def feed(channel: TensorChannel, batches: Iterable[Any], *, timeout: Optional[float] = None, last: bool = False) -> int:
@@ -32,6 +41,7 @@ def feed(channel: TensorChannel, batches: Iterable[Any], *, timeout: Optional[fl
         TimedOutError, ClosedError, InvalidParameterError: as of `TensorChannel.send()`.
     """
     n = 0
+    _tensors_in(channel)
     for batch in batches:
         channel.send(batch, timeout)
         n += 1
@@ -43,7 +53,7 @@ def feed(channel: TensorChannel, batches: Iterable[Any], *, timeout: Optional[fl
 
 def end_epoch(channel: TensorChannel, batches: int = 0, timeout: Optional[float] = None) -> None:
     """Tells consumers that an epoch, of so many batches, is over. Errors as of `feed()`."""
-    stats = channel.stats()
+    stats = _tensors_in(channel).stats()
     consumers = sum(member.role == "consumer" and member.alive for member in stats.members)
     if channel.channel.kind == "queue" and consumers > 1:
         raise ValueError(f"the channel is a queue with {consumers} consumers, and the end of an epoch would reach one of them: have a "
@@ -53,7 +63,7 @@ def end_epoch(channel: TensorChannel, batches: int = 0, timeout: Optional[float]
         item.publish(0, stream=channel.stream)
 
 
-class ChannelLoader:
+class ChannelLoader(OfThisProcess):
     """Iterates over the batches that another process feeds, an epoch a loop, as one does over a torch.utils.data.DataLoader.
 
         loader = gpuipc.torch.data.ChannelLoader("batches", wait=30)
@@ -82,7 +92,8 @@ class ChannelLoader:
                  device: Any = None) -> None:
         if broken not in ("raise", "skip"):
             raise errors.InvalidParameterError(f'broken: {broken!r} is neither "raise" nor "skip".', subject="broken")
-        self.channel = attach(channel, client=client, owner=owner, wait=wait, device=device) if isinstance(channel, str) else channel
+        self.channel = attach(channel, client=client, owner=owner, wait=wait, device=device) if isinstance(channel, str) else (
+            _tensors_in(channel))
         self._copy, self._skip, self._timeout, self._length = copy, broken == "skip", timeout, length
         self._over = False
         self.epoch = self.skipped = 0
