@@ -80,6 +80,24 @@ class KindsTest(GivenTest):
             with self.assertRaisesRegex(TimeoutError, r"^'never' did not come within 0\.01 s\."):
                 self.ours.open("never", wait=wait)
 
+    def test_what_nobody_gave(self):
+        """Who waits in vain is told whether there is anybody to wait for."""
+        producer, consumer = self.pair()
+        for seconds, text in ((0.01, "No item came within 0.01 s. It has 1 producer,"), (0, "No item is there.$")):
+            with self.assertRaisesRegex(TimeoutError, text):
+                consumer.take(seconds)
+        producer.put(b"x", timeout=5)
+        with self.assertRaisesRegex(TimeoutError, r"No slot .* 1 consumer, who must take and release items: .*release\(\)"):
+            producer.item(0.01)
+        consumer.close()
+        with self.assertRaisesRegex(TimeoutError, "No slot .* no consumer"):
+            producer.item(0.01)
+        consumer = self.closed_later(self.ours.channel_attach("ch"))
+        producer.close()
+        consumer.take(5).release()
+        with self.assertRaisesRegex(TimeoutError, "No item .* no producer"):
+            consumer.take(0.01)
+
     def test_a_channel_is_opened_as_one(self):
         self.pair()
         for call in (self.ours.open, self.ours.get):

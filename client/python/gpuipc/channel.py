@@ -224,9 +224,22 @@ class Channel(OfThisProcess):
 
         member = self._held()
         if not in_slices(timeout, attempt, always=True):  # close() is to be noticed
-            waited = "is there" if not timeout else f"came within {timeout} s"
-            raise errors.TimedOutError(f"No {'slot' if member.producer else 'item'} {waited}.", subject="channel", name="gpuipc.TimedOut")
+            what = "slot" if member.producer else "item"
+            waited = "is there." if not timeout else f"came within {timeout} s. {self._why(member)}"
+            raise errors.TimedOutError(f"No {what} {waited}", subject="channel", name="gpuipc.TimedOut")
         return Item(member, item, handle)
+
+    def _why(self, member: Member) -> str:
+        """What was waited for in vain: whether there is anybody who could have given it."""
+        other = "consumer" if member.producer else "producer"
+        try:
+            n = sum(each.role == other and each.alive for each in self.stats().members)
+        except (errors.Error, ValueError):  # it was closed, or lost
+            return "Give a longer timeout."
+        if n == 0:
+            return f"It has no {other}: those that it had have left or died, or none has attached yet."
+        return (f"It has {n} {other}{'s' if n > 1 else ''}, " + ("who must take and release items: leave `with`, or call release()."
+                                                               if member.producer else "who put none. Give a longer timeout."))
 
     def _leave_over(self, pointer: int, item: _native.Item, stream: int) -> None:
         """What was begun is given up, what was taken is the next call's."""
