@@ -158,6 +158,6 @@ def layouts_of(item: Item) -> tuple[list[Layout], Any]:
         if not isinstance(row, list) or len(row) not in (3, 4):
             raise LayoutError("meta: a tensor of a batch makes no sense.", subject="meta")
         layout = Layout.of(row[0], row[1], row[3] if len(row) == 4 else None, row[2])
-        layout.check(item.size)
+        layout.check_foreign(item.size)
         layouts.append(layout)
     return layouts, batch.get("tree")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Optional, Union
@@ -10,6 +11,7 @@ from typing import Any, Optional, Union
 from .. import errors
 from .._lifetime import OfThisProcess
 from ..client import Client
+from ..layout import ELEMENTS_MAX
 from ._batch import cloned
 from .channel import TensorChannel, attach
 
@@ -63,6 +65,20 @@ def end_epoch(channel: TensorChannel, batches: int = 0, timeout: Optional[float]
         item.publish(0, stream=channel.stream)
 
 
+def _batches_of(meta: dict[str, Any]) -> Optional[int]:
+    """Of an item that ends an epoch, how many batches that had; None: it is a batch, whose metadata may say of what epoch.
+
+    Raises:
+        LayoutError: it makes no sense.
+    """
+    if _EPOCH not in meta or "tensor" in meta or "batch" in meta:
+        return None
+    n = meta[_EPOCH]
+    if type(n) is not int or not 0 <= n <= ELEMENTS_MAX:
+        raise errors.LayoutError(f"meta: an epoch of {reprlib.repr(n)} batches makes no sense.", subject="meta")
+    return n
+
+
 class ChannelLoader(OfThisProcess):
     """Iterates over the batches that another process feeds, an epoch a loop, as one does over a torch.utils.data.DataLoader.
 
@@ -71,14 +87,15 @@ class ChannelLoader(OfThisProcess):
             for images, labels in loader:
                 ...
 
-    A loop ends with the epoch, or when the channel was ended or left by its producers for good.
+    A loop ends with the epoch, or when the channel was ended. It does not when all producers have died or left, since others may come:
+    `timeout` ends the wait for those.
 
     Args:
         channel: a name to attach to, or a `TensorChannel`.
         copy: False: batches are views of their slots, good until the next is asked for. True: clones, which may be kept and written to, and
             the slot goes back at once.
         broken: of a batch whose producer died: "raise" BrokenItemError, after which one may iterate on; or "skip" it.
-        timeout: seconds to wait for each batch; None: without end.
+        timeout: seconds to wait for each batch; None: without end. TimedOutError says whether there is a producer.
         length: what len() says; None: as many as the last complete epoch had.
         client, owner, wait, device: as of `attach()`.
 
@@ -125,9 +142,10 @@ class ChannelLoader(OfThisProcess):
                 if item.broken and self._skip:
                     self.skipped += 1
                     continue
-                if not item.broken and _EPOCH in item.meta:
+                batches = None if item.broken else _batches_of(item.meta)
+                if batches is not None:
                     self.epoch += 1
-                    self._length = int(item.meta[_EPOCH])
+                    self._length = batches
                     return
                 batch = self.channel.batch_of(item)
                 if self._copy:
