@@ -175,6 +175,23 @@ class LeaseTest(TorchTest):
                 gpuipc.torch.put(some(torch.float32, (2,)), "twice")
         gpuipc.torch.put(some(torch.float32, (2,)), "twice").close()
 
+    def test_a_copy_is_kept_for_nobody(self):
+        """When its share could not be made, or was closed, it would stay and nobody could get it."""
+        ones = torch.ones(5, device=DEVICE)
+        with gpuipc.torch.put(ones, "kept"):
+            there = len(self.buffers())
+            for how in ({}, {"seal": True}):
+                with self.assertRaises(gpuipc.NameTakenError):
+                    gpuipc.torch.put(ones, "kept", keep=60, **how)
+            gc.collect()
+            wait_for(lambda: len(self.buffers()) == there, "the end of those copies")
+        with gpuipc.torch.put(ones, "closed", keep=60):
+            got = gpuipc.torch.get("closed")
+        self.assertEqual(got.tolist(), [1] * 5)
+        del got
+        gc.collect()
+        wait_for(lambda: not self.buffers(), "the end of what was closed")
+
     def test_producer_ends_first(self):
         for how in ("end", "kill"):
             with self.subTest(how):

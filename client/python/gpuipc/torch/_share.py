@@ -38,6 +38,13 @@ def pin(reaper: Reaper, card: str, what: tuple[torch.Tensor, list[torch.Tensor]]
     reaper.expect(card, "freed", lambda: _pinned.pop(key, None))
 
 
+def give_up(client: Client, id: str) -> None:
+    """Nobody opens that buffer any more, nor is it kept: it ends with the last lease."""
+    # A client that was closed, or a daemon that is away: the end of the lease is the end of it.
+    with contextlib.suppress(errors.Error, ValueError):
+        client.free(id=id)
+
+
 def pinned() -> int:
     """How many tensors' memory is kept for those who have them."""
     return sum(pid == os.getpid() for pid, _ in list(_pinned))
@@ -102,9 +109,9 @@ class Share(OfThisProcess):
         if card is None or self._pid != os.getpid():
             return
         _named.discard(self)
-        # A client that was closed, or a daemon that is away: the end of the lease is the end of it.
-        with contextlib.suppress(errors.Error, ValueError):
-            self._client.free(id=card.id)
+        give_up(self._client, card.id)
+        if self.copied:  # made for this share alone, and kept for who might have got it
+            give_up(self._client, self.buffer)
         card.close()
 
     def __del__(self, _finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -125,6 +132,7 @@ def _copy(client: Client, tensor: torch.Tensor, handle: Optional[str], mode: Uni
         shared.copy_(tensor)
     except BaseException:
         hold = False
+        give_up(client, buffer.id)
         raise
     finally:
         if not hold:
@@ -179,12 +187,17 @@ def put(tensor: torch.Tensor, name: Optional[str] = None, *, client: Optional[Cl
         where, shared = found.buffer, tensor
         layout = _compat.layout_of(tensor, tensor.data_ptr() - found.pointer if tensor.numel() else 0)
         pools.prepare(tensor, found, neighbours)
-    _compat.settle(tensor)
-    if seal:
-        client.seal(where)
-    share = Share(client, shared, reason, name, where)
-    share._held = held
-    share._publish(layout, _compat.device_name(client, tensor.device), mode, keep, label)
+    try:
+        _compat.settle(tensor)
+        if seal:
+            client.seal(where)
+        share = Share(client, shared, reason, name, where)
+        share._held = held
+        share._publish(layout, _compat.device_name(client, tensor.device), mode, keep, label)
+    except BaseException:
+        if reason:
+            give_up(client, where)
+        raise
     return share
 
 
@@ -261,7 +274,11 @@ def empty(*size: Any, dtype: Optional[torch.dtype] = None, device: Any = None, c
     layout = Layout.of(str(dtype or torch.get_default_dtype()), shape)
     buffer = client.allocate(max(1, layout.nbytes), device=where, handle=handle, mode=mode, keep=keep,
                              wait=wait, meta=layout.to_meta())
-    with buffer:
-        raw = _compat.bytes_of(buffer)
-        pools.remember(raw, buffer)
-        return _compat.tensor_in(raw, layout)
+    try:
+        with buffer:
+            raw = _compat.bytes_of(buffer)
+            pools.remember(raw, buffer)
+            return _compat.tensor_in(raw, layout)
+    except BaseException:
+        give_up(client, buffer.id)
+        raise

@@ -128,9 +128,7 @@ def _await(client: Client, id: str, done: Callable[[], None]) -> None:
 
 def _let_go(client: Client, buffer: Any) -> Callable[[], None]:
     def done() -> None:
-        # Nobody else is to have it, nor is it kept; who has it has it.
-        with contextlib.suppress(errors.Error, ValueError):
-            client.free(id=buffer.id)
+        share.give_up(client, buffer.id)
         buffer.close()
     return done
 
@@ -142,8 +140,12 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str, bool]:
     found, reason, held = pools.survey(plain, settings.neighbours)
     if reason:
         buffer, _, _ = share._copy(client, plain, None, settings.mode, settings.keep, 0, None, hold=True)
-        _compat.settle(plain)
-        _await(client, buffer.id, _let_go(client, buffer))
+        try:
+            _compat.settle(plain)
+            _await(client, buffer.id, _let_go(client, buffer))
+        except BaseException:
+            _let_go(client, buffer)()
+            raise
         return client.socket, buffer.id, False
     assert found is not None
     pools.prepare(plain, found, settings.neighbours)
