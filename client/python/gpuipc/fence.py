@@ -75,7 +75,7 @@ class Fence(OfThisProcess):
             self.close()
 
     def close(self) -> None:
-        """Nothing that was given to a stream may use it any more."""
+        """Nothing that was given to a stream may use it any more. Ends what waits, in threads and in event loops."""
         self._handle = None  # type: ignore[assignment]
         self._lease.drop_view(self)
 
@@ -133,8 +133,10 @@ class Fence(OfThisProcess):
 
     def _await(self, handle: _Handle, value: int, timeout: Optional[float], unwanted: Unwanted) -> None:
         def attempt(ms: int) -> bool:
+            if self._handle is not handle:
+                raise ValueError("the fence is closed")
             with handle.called() as pointer:
                 return _native.tried("gpuipc_fence_wait", pointer, value, ms) or unwanted()
 
-        if not in_slices(timeout, attempt, always=unwanted is not never):
+        if not in_slices(timeout, attempt, always=True):  # close() is to be noticed
             raise errors.TimedOutError(f"The fence did not come to {value} within {timeout} s; it is at {self.value}.", subject="fence")
