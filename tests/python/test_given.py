@@ -190,7 +190,7 @@ if os.fork() == 0:
             print("refused", flush=True)
     os._exit(0)
 os.wait()
-print(bytes(item.memoryview()[:6]))
+print(item.read()[:6])
 item.cancel()
 """), "refused\n" * 4 + "b'parent'\n")
 
