@@ -212,6 +212,19 @@ class PickleTest(TorchTest):
         broker.register(devices="cpu")
         self.assertEqual(pickle.loads(dumped(torch.ones(2))).tolist(), [1, 1])
 
+    def test_sent_on_before_its_sender_has_let_go(self):
+        """In the sender's own process, where a buffer has one address, and who has received it gives it up."""
+        real, let_go = broker._await, []
+        broker._await = lambda client, id, done: let_go.append(done)
+        try:
+            got = pickle.loads(dumped(torch.ones(1024, device=DEVICE)))
+            again = pickle.loads(dumped(got))
+        finally:
+            broker._await = real
+            for done in let_go:
+                done()
+        self.assertEqual(again.sum().item(), 1024)
+
     def test_devices(self):
         with self.assertRaisesRegex(gpuipc.errors.InvalidParameterError, "tpu"):
             broker.register(devices=("tpu",))

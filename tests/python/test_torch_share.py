@@ -192,6 +192,19 @@ class LeaseTest(TorchTest):
         gc.collect()
         wait_for(lambda: not self.buffers(), "the end of what was closed")
 
+    def test_a_copy_may_be_shared_again(self):
+        """By another share, which stays when the first is closed; after that, its tensor is copied as any other."""
+        first = gpuipc.torch.put(torch.ones(5, device=DEVICE))
+        with gpuipc.torch.put(first.tensor, copy=False) as second:
+            self.assertEqual(second.buffer, first.buffer)
+            first.close()
+            self.assertEqual(gpuipc.torch.get(id=second.id).tolist(), [1] * 5)
+        with gpuipc.torch.put(torch.ones(5, device=DEVICE)) as third:
+            pass
+        with gpuipc.torch.put(third.tensor) as fourth:
+            self.assertNotEqual(fourth.buffer, third.buffer)
+            self.assertEqual(gpuipc.torch.get(id=fourth.id).tolist(), [1] * 5)
+
     def test_producer_ends_first(self):
         for how in ("end", "kill"):
             with self.subTest(how):

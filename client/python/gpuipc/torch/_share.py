@@ -110,7 +110,7 @@ class Share(OfThisProcess):
             return
         _named.discard(self)
         give_up(self._client, card.id)
-        if self.copied:  # made for this share alone, and kept for who might have got it
+        if self.copied and pools.forget(self.tensor):  # made for this share alone, and kept for who might have got it
             give_up(self._client, self.buffer)
         card.close()
 
@@ -127,7 +127,8 @@ def _copy(client: Client, tensor: torch.Tensor, handle: Optional[str], mode: Uni
                              wait=wait, meta=layout.to_meta(), label=label)
     try:
         raw = _compat.bytes_of(buffer)
-        pools.remember(raw, buffer)
+        if not hold:  # what is held is on its way to one receiver, and cannot be shared once more
+            pools.remember(raw, buffer)
         shared = _compat.tensor_in(raw, layout)
         shared.copy_(tensor)
     except BaseException:
