@@ -48,7 +48,7 @@ int config_value_set(const struct config_key *key, const char *text, struct conf
 /* For config_value_set(): one of the lists. */
 int config_list_set(const struct config_key *key, const char *text, struct config_draft *draft, char ret_why[CONFIG_WHY_MAX]);
 
-/* Digits at the start of text; moves *text past them. False: none, or too many. */
+/* Digits at the start of text; moves *text past them. False: there are none. Too many are INT64_MAX. */
 bool config_digits(const char **text, int64_t *ret);
 
 #define config_wrong(why, ...) (snprintf(why, CONFIG_WHY_MAX, __VA_ARGS__), -EINVAL)

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <systemd/sd-daemon.h>
 
 #include "alarm.h"
@@ -103,7 +102,7 @@ int listener_open(struct listener *listener, struct hall *hall, const char *path
         int r;
 
         *listener = (struct listener){.hall = hall, .fd = -1, .admin = admin};
-        if (!final || asprintf(&making, "%s.new", path) < 0)
+        if (!final || asprintf(&making, "%s" LISTENER_MAKING, path) < 0)
                 return -ENOMEM;
         r = listener_address(path, &address);
         if (r < 0)

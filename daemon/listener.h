@@ -3,7 +3,13 @@
 #ifndef DAEMON_LISTENER_H
 #define DAEMON_LISTENER_H
 
+#include <sys/un.h>
+
 #include "hall.h"
+
+/* The end of the name under which a socket is made; the longest path leaves room for it in an address. */
+#define LISTENER_MAKING ".new"
+#define LISTENER_PATH_MAX (sizeof(((struct sockaddr_un *)NULL)->sun_path) - sizeof(LISTENER_MAKING))
 
 struct listener {
         struct hall *hall;

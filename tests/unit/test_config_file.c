@@ -149,7 +149,7 @@ START_TEST(options_are_checked) {
                 {"--an-option-with-a-name-that-is-longer-than-any-key-ever", NULL,
                  "--an-option-with-a-name-that-is-longer-than-any-key-ever: unknown option; see gpuipcd --help"},
                 {"serve", NULL, "serve: gpuipcd takes options only; see gpuipcd --help"},
-                {"-x", NULL, "-x: gpuipcd takes options only; see gpuipcd --help"},
+                {"-x", NULL, "-x: unknown option; see gpuipcd --help"},
                 {"--help=yes", NULL, "--help: takes no value; leave out =yes"},
                 {"--config", NULL, "--config: its value is missing; write --config=VALUE"},
         };
