@@ -24,6 +24,7 @@ struct config_key {
         enum key_type type;
         size_t offset; /* in struct config; not for lists */
         int64_t min, max;
+        int64_t above_zero; /* KEY_COUNT whose 0 means something else: the least that may be given beside it */
         const char *const *values; /* KEY_ENUM, KEY_BOOL: NULL-ended */
         const char *initial;       /* the default, as one would write it */
         const char *help;

@@ -91,12 +91,12 @@ static int config_set_count(const struct config_key *key, const char *text, stru
         int64_t value;
         bool number = config_digits(&p, &value) && !*p;
 
-        if (number && value >= key->min && value <= key->max) {
+        if (number && value >= key->min && value <= key->max && (value == 0 || value >= key->above_zero)) {
                 *(int64_t *)config_member(key, draft) = value;
                 return 0;
         }
-        return config_wrong(why, "%s; give a whole number from %" PRId64 " to %" PRId64,
-                            number ? "out of range" : "not a number", key->min, key->max);
+        return config_wrong(why, "%s; give %sa whole number from %" PRId64 " to %" PRId64, number ? "out of range" : "not a number",
+                            key->above_zero > 0 ? "0 or " : "", key->above_zero > 0 ? key->above_zero : key->min, key->max);
 }
 
 /* "16G", "infinity", and with KEY_SHARE "50%". False: not understood. */

@@ -21,6 +21,7 @@ struct listener {
         bool admin;
         bool polling;
         struct alarm *pause; /* out of descriptors: tried again when it rings */
+        uint64_t told_usec;  /* when that was last said; 0: never */
 };
 
 /* Makes the socket so that it answers from the moment its path exists: bound and listening under another name, then renamed. Its

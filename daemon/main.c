@@ -60,6 +60,7 @@ int main(int argc, char *argv[]) {
         if (argc > 1 && strcmp(argv[1], WIPE_OPTION) == 0)
                 return wipe_main(argc, argv);
 #endif
+        broker_hold_reloads();
         r = config_load(argc, argv, &config, &action, &message);
         if (r < 0) {
                 fprintf(stderr, "gpuipcd: %s\n", message ? message : strerror(-r));

@@ -77,7 +77,11 @@ static const struct row {
         COUNT_ROW("WaitsPerSession", "waits-per-session", waits_per_session, 4, "0", "1000000"),
         COUNT_ROW("WaitsPerUser", "waits-per-user", waits_per_uid, 256, "0", "1000000"),
         COUNT_ROW("EventsMax", "events-max", events, 4096, "1", "1000000"),
-        COUNT_ROW("DescriptorsMax", "descriptors-max", descriptors, 0, "0", "1073741824"),
+#define OPEN_FILES "; give 0 or a whole number from 128 to 1073741824"
+        {"Limits", "DescriptorsMax", "descriptors-max", AT(INT64, limits.descriptors), 0,
+         {{"0", 0}, {"128", 128}, {"1073741824", 1 << 30}},
+         {{"1", "out of range" OPEN_FILES}, {"127", "out of range" OPEN_FILES}, {"1073741825", "out of range" OPEN_FILES},
+          {"many", "not a number" OPEN_FILES}}},
         COUNT_ROW("StoreMax", "store-max", stored_descriptors, 2048, "16", "25000"),
         COUNT_ROW("StoredPerUser", "stored-per-user", stored_per_uid, 1024, "1", "25000"),
         {"Limits", "ResumeSec", "resume-sec", AT(INT64, limits.resume_ms), 30000,

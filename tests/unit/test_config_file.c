@@ -325,7 +325,7 @@ START_TEST(what_a_reload_cannot_change) {
                 {"--socket=/other", "Socket"},     {"--admin-socket=/other", "AdminSocket"},
                 {"--backend=host", "Backend"},     {"--log-target=stderr", "LogTarget"},
                 {"--wipe=always", "Wipe"},
-                {"--host-bytes=1M", NULL},         {"--descriptors-max=100", NULL},
+                {"--host-bytes=1M", NULL},         {"--descriptors-max=200", NULL},
                 {"--clients-max=5", NULL},         {"--log-level=err", NULL},
                 {"--isolation=container", NULL},   {"--allow-users=5", NULL},
         };
