@@ -196,6 +196,26 @@ class CtlTest(BooksTest):
         self.assertIn(b" seen ", self.run_ctl("top", "--count", "1", "--no-color")[0])
         self.terminate(holder)
 
+    def test_top_where_there_is_little_room(self):
+        """No line is longer than the terminal is wide, where it would wrap and push the last ones out."""
+        holder, _ = self.start("alloc", "--name", "a/rather/long/name/of/a/buffer", "--label", "and a label", "4K")
+        for columns in (1, 10, 13, 14, 20, 44, 60, 80):
+            for verb in (["top"], ["top", "--buffers"], ["top", "--channels"]):
+                with self.subTest(verb, columns=columns):
+                    shown = subprocess.run(self.command(*verb, "--count", "1"), stdout=subprocess.PIPE, timeout=WAIT_S, check=True, text=True,
+                                           env={**os.environ, "COLUMNS": str(columns)}).stdout
+                    self.assertLessEqual(max(map(len, shown.splitlines())), columns, shown)
+                    self.assertGreaterEqual(len(shown.splitlines()), 5)
+        self.terminate(holder)
+
+    def test_sizes_that_are_none(self):
+        for size in ("0", "1X", "8P", "1e3", "99999999999999999999"):
+            for arguments in (["alloc", size], ["put", "--size", size, "x", self.path]):
+                with self.subTest(arguments):
+                    errors = self.run_ctl(*arguments, status=USAGE)[1].decode()
+                    self.assertIn(f'"{size}"', errors)
+                    self.assertIn("from 1 to 9007199254740991, or a number with K, M, G, T or P", errors)
+
     def test_refused(self):
         for arguments in (["get", "nothing"], ["hold", "nothing"], ["free", "nothing"], ["kick", "s9999"],
                           ["put", "bad name", self.path], ["put", "x", "/does/not/exist"], ["alloc", "4096T"]):

@@ -70,17 +70,18 @@ class SocketTest(DoctorTest):
             server.bind(f"{self.scratch}/s")
             server.listen()
 
-            def answer():
+            def answer(words):
                 connection, _ = server.accept()
                 with connection:
                     connection.recv(4096)
-                    connection.sendall(b"220 mail.example ESMTP\r\n\0")
-                    connection.recv(4096)
+                    connection.sendall(words)
 
-            thread = threading.Thread(target=answer)
-            thread.start()
-            self.report(path=f"{self.scratch}/s", expect=UNREACHABLE, codes=("G107",))
-            thread.join()
+            for words in (b"220 mail.example ESMTP\r\n\0", b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n400 Bad Request"):
+                with self.subTest(words):
+                    thread = threading.Thread(target=answer, args=(words,))
+                    thread.start()
+                    self.report(path=f"{self.scratch}/s", expect=UNREACHABLE, codes=("G107",))
+                    thread.join()
 
     def test_silent_daemon(self):
         self.daemon.process.send_signal(signal.SIGSTOP)
