@@ -5,13 +5,16 @@ went in. Runs on memory that has descriptors. deadline: 180 s"""
 import hashlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
+from actors import SLOWER  # noqa: E402
 from books import BooksTest, end_process  # noqa: E402
 from daemon import GPUIPCCTL, wait_for  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
@@ -207,6 +210,15 @@ class CtlTest(BooksTest):
                     self.assertLessEqual(max(map(len, shown.splitlines())), columns, shown)
                     self.assertGreaterEqual(len(shown.splitlines()), 5)
         self.terminate(holder)
+
+    def test_no_descriptor_left(self):
+        """Room for the first connection and not for a second one: no outage of the daemon's, that would be waited out."""
+        began = time.monotonic()
+        done = subprocess.run(self.command("list"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=WAIT_S,
+                              check=False, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4)))
+        self.assertEqual((done.returncode, done.stdout), (UNREACHABLE, ""), done.stderr)
+        self.assertIn("Too many open files", done.stderr)
+        self.assertLess(time.monotonic() - began, 10 * SLOWER)
 
     def test_sizes_that_are_none(self):
         for size in ("0", "1X", "8P", "1e3", "99999999999999999999"):
