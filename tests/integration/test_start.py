@@ -48,6 +48,24 @@ class Start(unittest.TestCase):
                 self.assertEqual(status, 1, said)
                 self.assertIn(f"the hard limit of open files is {n}, too few to serve anybody; give at least {LEAST} (LimitNOFILE=", said)
 
+    @unittest.skipUnless(os.geteuid() == 0, "needs root for namespaces")
+    def test_no_journal(self):
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", "[ ! -d /run/systemd ] || mount -t tmpfs none /run/systemd && exec \"$@\"", "sh",
+                               GPUIPCD, "--backend=host", "--log-target=journal", "--config=/dev/null", "--socket=/nonexistent/s"],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=10 * SLOWER,
+                              check=False)
+        self.assertEqual((done.returncode, done.stdout),
+                         (1, "gpuipcd: LogTarget=journal: /run/systemd/journal/socket: No such file or directory; start systemd-journald, "
+                             "or give auto or stderr\n"))
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root to be another user")
+    def test_no_thread(self):
+        done = subprocess.run(["prlimit", "--nproc=1:1", "setpriv", "--reuid=2005", "--regid=2005", "--clear-groups", GPUIPCD, "--backend=host",
+                               "--config=/dev/null", "--socket=/nonexistent/s"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=10 * SLOWER, check=False)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("cannot start a thread: Resource temporarily unavailable; raise the limit of processes", done.stdout)
+
     def test_the_fewest_open_files(self):
         daemon = Daemon(f"--descriptors-max={LEAST}")
         with daemon.client() as client:
