@@ -48,6 +48,35 @@ class Start(unittest.TestCase):
                 self.assertEqual(status, 1, said)
                 self.assertIn(f"the hard limit of open files is {n}, too few to serve anybody; give at least {LEAST} (LimitNOFILE=", said)
 
+    @unittest.skipUnless(os.geteuid() == 0, "needs root for mounts")
+    def test_a_directory_that_takes_no_socket(self):
+        for options, says in (("ro", "Read-only file system; mount the directory writable"),
+                              ("nr_inodes=1", "No space left on device; make room in the directory")):
+            with self.subTest(options), tempfile.TemporaryDirectory() as directory:
+                done = subprocess.run(["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o {options} none {directory} && exec \"$@\"", "sh",
+                                       GPUIPCD, "--backend=host", "--log-target=stderr", "--config=/dev/null", f"--socket={directory}/s"],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                      timeout=10 * SLOWER, check=False)
+                self.assertEqual(done.returncode, 1, done.stdout)
+                self.assertIn(f"cannot listen at {directory}/s: {says}, or give another path", done.stdout)
+
+    def test_a_configuration_that_is_no_file(self):
+        """Nobody writes into the pipe: neither the start nor a reload waits for it."""
+        with Daemon() as daemon:
+            os.mkdir(f"{daemon.directory}/conf.d")
+            os.mkfifo(f"{daemon.directory}/conf.d/pipe.conf")
+            status, said = self.run_refused(f"--config={daemon.directory}/conf", "--test-config")
+            self.assertEqual((status, said), (2, f"gpuipcd: {daemon.directory}/conf.d/pipe.conf: neither a file nor /dev/null; a reload could "
+                                                 "not read it again\n"))
+            daemon.process.send_signal(signal.SIGHUP)
+            daemon.wait_log("configuration not reloaded, the old one stays")
+            self.assertIn("version", daemon.status())
+            with socket.socket(socket.AF_UNIX) as other:
+                other.bind(f"{daemon.directory}/other")
+                status, said = self.run_refused(f"--config={daemon.directory}/other", "--test-config")
+                self.assertEqual(status, 2, said)
+                self.assertIn("neither a file nor /dev/null", said)
+
     @unittest.skipUnless(os.geteuid() == 0, "needs root for namespaces")
     def test_no_journal(self):
         done = subprocess.run(["unshare", "--mount", "sh", "-c", "[ ! -d /run/systemd ] || mount -t tmpfs none /run/systemd && exec \"$@\"", "sh",
