@@ -9,6 +9,7 @@ import unittest
 import numpy
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from library import SANITIZED  # noqa: E402
 from package import PackageTest  # noqa: E402
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -20,6 +21,7 @@ except ImportError:
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "uint32", "float16", "bfloat16", "float32", "complex64")
 
 
+@unittest.skipIf(SANITIZED, "a sanitized library is not for a plain interpreter")
 @unittest.skipUnless(jax, "there is no JAX here: make deps")
 class JaxTest(PackageTest):
     @classmethod
