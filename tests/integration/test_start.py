@@ -44,7 +44,7 @@ class Start(unittest.TestCase):
         """Too few for libuv, to accept, or to lend: said at once and in the same words."""
         for n in (5, 10, 64, LEAST - 1):
             with self.subTest(n):
-                status, said = self.run_refused("--socket=/nonexistent/s", preexec_fn=limited(n))
+                status, said = self.run_refused("--socket=/nonexistent/there/s", preexec_fn=limited(n))
                 self.assertEqual(status, 1, said)
                 self.assertIn(f"the hard limit of open files is {n}, too few to serve anybody; give at least {LEAST} (LimitNOFILE=", said)
 
@@ -80,7 +80,7 @@ class Start(unittest.TestCase):
     @unittest.skipUnless(os.geteuid() == 0, "needs root for namespaces")
     def test_no_journal(self):
         done = subprocess.run(["unshare", "--mount", "sh", "-c", "[ ! -d /run/systemd ] || mount -t tmpfs none /run/systemd && exec \"$@\"", "sh",
-                               GPUIPCD, "--backend=host", "--log-target=journal", "--config=/dev/null", "--socket=/nonexistent/s"],
+                               GPUIPCD, "--backend=host", "--log-target=journal", "--config=/dev/null", "--socket=/nonexistent/there/s"],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=10 * SLOWER,
                               check=False)
         self.assertEqual((done.returncode, done.stdout),
@@ -90,7 +90,7 @@ class Start(unittest.TestCase):
     @unittest.skipUnless(os.geteuid() == 0, "needs root to be another user")
     def test_no_thread(self):
         done = subprocess.run(["prlimit", "--nproc=1:1", "setpriv", "--reuid=2005", "--regid=2005", "--clear-groups", GPUIPCD, "--backend=host",
-                               "--config=/dev/null", "--socket=/nonexistent/s"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               "--config=/dev/null", "--socket=/nonexistent/there/s"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=10 * SLOWER, check=False)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("cannot start a thread: Resource temporarily unavailable; raise the limit of processes", done.stdout)
