@@ -216,11 +216,18 @@ static int reply_parse(struct conn *conn, const char *text, size_t n, struct rep
         return GPUIPC_OK;
 }
 
+/* Something that no reply begins with. Whoever speaks otherwise (HTTP, say) may never send the end of a message. */
+static bool starts_otherwise(const struct bytes *in, size_t used) {
+        return in->n > used && strchr("{ \t\r\n", in->data[used]) == NULL;
+}
+
 /* Takes a reply that is already here. -EAGAIN: there is none. */
 static int conn_take(struct conn *conn, struct reply *ret, gpuipc_error *ret_error) {
         char *text;
         size_t n;
         int r = wire_next(&conn->wire, &text, &n);
+        if (r == 0 && starts_otherwise(&conn->wire.in, conn->wire.in_used))
+                return senseless(conn, "it is not JSON", ret_error);
         if (r == 0)
                 return -EAGAIN;
         if (r == -ENOMEM)

@@ -62,6 +62,7 @@
         X(TURNED_AWAY, "G203", "the daemon has no room for another client")                                  \
         X(OTHER_UID, "G204", "this user has another number to the daemon")                                   \
         X(IDENTITY_UNKNOWN, "G205", "who this process is to the daemon could not be told")                   \
+        X(CONTAINER_UNKNOWN, "G206", "the daemon cannot tell which container this is")                       \
         /* G3xx: namespaces and /dev/shm */                                                                  \
         X(NAMESPACES, "G300", "the namespaces of this process")                                              \
         X(SHM_SHARED, "G310", "/dev/shm is shared with the daemon")                                          \

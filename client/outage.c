@@ -120,10 +120,23 @@ int outage_try(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuip
         return r;
 }
 
+/* This process lacks something, of which the daemon knows nothing: who waits for the daemon would wait in vain. */
+static bool is_our_own(const gpuipc_error *error) {
+        int cause = error->status == GPUIPC_ERROR_UNREACHABLE ? error->system_errno : 0;
+
+        return cause == EMFILE || cause == ENFILE || cause == ENOMEM || cause == ENOBUFS;
+}
+
+/* What waits for a resume is left as it is by a fault of our own: the next call tries again. */
 int outage_mend(gpuipc_client *client, struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
         for (;;) {
-                int r = outage_try(client, conn, deadline, ret_error);
-                if (r == GPUIPC_OK || conn->away_usec == 0 || clock_usec() >= deadline)
+                gpuipc_error error;
+                int r = outage_try(client, conn, deadline, &error);
+                bool over = r == GPUIPC_OK || conn->away_usec == 0 || is_our_own(&error) || clock_usec() >= deadline;
+
+                if (over && r != GPUIPC_OK && ret_error)
+                        *ret_error = error;
+                if (over)
                         return r;
                 if (!conn->resuming)
                         sleep_until(conn->retry_usec < deadline ? conn->retry_usec : deadline);

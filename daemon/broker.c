@@ -171,15 +171,20 @@ static void broker_stop(struct broker *broker) {
 }
 
 /* The hard limit is what the daemon may use; the soft one is for programs that still call select(). */
-static void broker_raise_descriptors(struct limits *limits) {
+static int broker_raise_descriptors(struct limits *limits) {
         struct rlimit limit;
 
         if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-                return;
+                return -errno;
         limit.rlim_cur = limit.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &limit);
         if (limits->descriptors == 0 || (uint64_t)limits->descriptors > limit.rlim_cur)
                 limits->descriptors = limit.rlim_cur > INT32_MAX ? INT32_MAX : (int64_t)limit.rlim_cur;
+        if (limits->descriptors >= LIMITS_DESCRIPTORS_LEAST)
+                return 0;
+        log_error("the hard limit of open files is %" PRId64 ", too few to serve anybody; give at least %d (LimitNOFILE= in the unit, "
+                  "ulimit -Hn, --ulimit nofile= of a container)", limits->descriptors, LIMITS_DESCRIPTORS_LEAST);
+        return -EMFILE;
 }
 
 static void broker_tell_reloaded(struct broker *broker, const char *outcome) {
@@ -196,7 +201,7 @@ static void broker_reload(struct broker *broker) {
         notify_reloading();
         r = config_load(broker->argc, broker->argv, &config, &action, &message);
         if (r == 0) {
-                broker_raise_descriptors(&config.limits);
+                r = broker_raise_descriptors(&config.limits);
                 config.limits.stored_descriptors = broker_registry(broker)->limits.stored_descriptors;
         }
         if (r == 0 && !(limits = limits_json(&config.limits)))
@@ -273,6 +278,18 @@ static void broker_announce_features(struct broker *broker) {
                         house->features[house->n_features++] = features[i];
 }
 
+static void broker_mask_signal(int how, int signal) {
+        sigset_t signals;
+
+        sigemptyset(&signals);
+        sigaddset(&signals, signal);
+        pthread_sigmask(how, &signals, NULL);
+}
+
+void broker_hold_reloads(void) {
+        broker_mask_signal(SIG_BLOCK, SIGHUP);
+}
+
 static void broker_make_handles(struct broker *broker) {
         uint64_t watchdog_ms = notify_watchdog_interval_ms();
 
@@ -290,12 +307,12 @@ static void broker_make_handles(struct broker *broker) {
                 broker->signals[i].data = broker;
                 uv_signal_start(&broker->signals[i], broker_on_signal, broker_signals[i]);
         }
+        broker_mask_signal(SIG_UNBLOCK, SIGHUP); /* of the start: carried out as soon as the loop turns */
 }
 
 /* Everything up to listening. */
-static int broker_build(struct broker *broker) {
+static int broker_build(struct broker *broker, struct limits *limits) {
         struct house *house = &broker->house;
-        struct limits limits = broker->config.limits;
         int r;
 
         list_init(&house->waiting);
@@ -308,16 +325,15 @@ static int broker_build(struct broker *broker) {
         house->kick = session_kick;
         broker->hall.house = house;
         broker->hall.overflow_uid = creds_overflow_uid();
-        broker_raise_descriptors(&limits);
-        r = keeper_begin(&broker->keeper, &broker->config, &limits);
+        r = keeper_begin(&broker->keeper, &broker->config, limits);
         if (r < 0)
                 return r;
-        r = registry_init(&house->registry, &limits, &broker->config.policy);
+        r = registry_init(&house->registry, limits, &broker->config.policy);
         if (r < 0)
                 return r;
         broker->registry_made = true;
         house->news_seen = house->registry.events.next;
-        house->limits_json = limits_json(&limits);
+        house->limits_json = limits_json(limits);
         if (!house->limits_json)
                 return -ENOMEM;
         r = devices_find(house, &broker->config, broker->keeper.recovery.devices, broker->keeper.recovery.n_devices);
@@ -340,11 +356,12 @@ static int broker_build(struct broker *broker) {
 }
 
 int broker_new(int argc, char *argv[], struct config *config_take, struct broker **ret) {
-        struct broker *broker = calloc(1, sizeof(*broker));
-        int r;
+        struct limits limits = config_take->limits;
+        int r = broker_raise_descriptors(&limits); /* before libuv wants some: it takes their lack for a fault of its own */
+        struct broker *broker = r < 0 ? NULL : calloc(1, sizeof(*broker));
 
         if (!broker)
-                return -ENOMEM;
+                return r < 0 ? r : -ENOMEM;
         broker->argc = argc;
         broker->argv = argv;
         broker->config = *config_take;
@@ -357,7 +374,7 @@ int broker_new(int argc, char *argv[], struct config *config_take, struct broker
                 free(broker);
                 return r;
         }
-        r = broker_build(broker);
+        r = broker_build(broker, &limits);
         if (r < 0) {
                 broker_free(broker);
                 return r;
@@ -368,12 +385,8 @@ int broker_new(int argc, char *argv[], struct config *config_take, struct broker
 
 /* It ends already: when libuv lets go of a signal, its default would end the process another way. */
 static void broker_ignore_signals(void) {
-        sigset_t signals;
-
-        sigemptyset(&signals);
         for (size_t i = 0; i < N_SIGNALS; i++)
-                sigaddset(&signals, broker_signals[i]);
-        pthread_sigmask(SIG_BLOCK, &signals, NULL);
+                broker_mask_signal(SIG_BLOCK, broker_signals[i]);
 }
 
 bool broker_run(struct broker *broker) {

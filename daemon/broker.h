@@ -7,6 +7,9 @@
 
 struct broker;
 
+/* To be called before the configuration is read: a SIGHUP that comes from then on waits until it can be carried out. */
+void broker_hold_reloads(void);
+
 /* Takes the configuration's contents (argc and argv are kept for reloads). Listens and is ready to run; the cause of a failure is in
  * the log. -errno. */
 int broker_new(int argc, char *argv[], struct config *config_take, struct broker **ret);

@@ -66,9 +66,9 @@ static int config_option_next(int argc, char *argv[], int *i, struct config_opti
 
         if (strcmp(word, "-h") == 0)
                 word = "--help", n = strlen(word);
-        if (strncmp(word, "--", 2) != 0)
+        if (word[0] != '-')
                 return config_fail(ret_message, -EINVAL, "%.60s: gpuipcd takes options only; see gpuipcd --help", word);
-        if (n - 2 < sizeof(option.name))
+        if (n > 2 && word[1] == '-' && n - 2 < sizeof(option.name))
                 memcpy(option.name, word + 2, n - 2);
         for (size_t k = 0; k < ELEMENTSOF(plain); k++)
                 is_plain |= strcmp(plain[k], option.name) == 0;

@@ -3,10 +3,14 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include "config_keys.h"
 #include "proto/bytes.h"
@@ -97,6 +101,9 @@ static int reader_next(struct config_reader *reader, unsigned *ret_line, char **
 static int reader_section(struct config_reader *reader, unsigned line, char *text, char **ret_message) {
         size_t n = strlen(text);
 
+        if (text[n - 1] != ']' && strchr(text, ']'))
+                return config_fail(ret_message, -EINVAL, "%s:%u: %.60s: something follows the section's ]; put it on a line of its own",
+                                   reader->path, line, text);
         if (text[n - 1] != ']')
                 return config_fail(ret_message, -EINVAL, "%s:%u: %.60s: the section's ] is missing", reader->path, line, text);
         text[n - 1] = '\0';
@@ -154,16 +161,41 @@ static int reader_assign(struct config_reader *reader, unsigned line, char *text
         return 0;
 }
 
+/* Files, and /dev/null, which masks one. Anything else may have nothing to read yet, and a reload must not wait for it. */
+static bool is_file(int fd) {
+        struct stat st;
+
+        return fstat(fd, &st) < 0 || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode) ||
+               (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3));
+}
+
+/* 0, -errno, or -ENOTSUP for what is no file. A pipe without a writer is not waited for. */
+static int config_file_open(const char *path, FILE **ret) {
+        _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+
+        if (fd < 0)
+                return errno == ENXIO ? -ENOTSUP : -errno; /* a socket */
+        if (!is_file(fd))
+                return -ENOTSUP;
+        *ret = fdopen(fd, "r");
+        if (!*ret)
+                return -errno;
+        (void)take_fd(&fd);
+        return 0;
+}
+
 int config_file_read(const char *path, bool may_be_missing, struct config_draft *draft, char **ret_message) {
-        _cleanup_(reader_deinit) struct config_reader reader = {.path = path, .file = fopen(path, "re")};
+        _cleanup_(reader_deinit) struct config_reader reader = {.path = path};
         unsigned line = 0;
         char *text = NULL;
-        int r;
+        int r = config_file_open(path, &reader.file);
 
-        if (!reader.file && errno == ENOENT && may_be_missing)
+        if (r == -ENOENT && may_be_missing)
                 return 0;
-        if (!reader.file)
-                return config_fail(ret_message, -errno, "%s: cannot open: %s", path, strerrordesc_np(errno));
+        if (r == -ENOTSUP)
+                return config_fail(ret_message, -EINVAL, "%s: neither a file nor /dev/null; a reload could not read it again", path);
+        if (r < 0)
+                return config_fail(ret_message, r, "%s: cannot open: %s", path, strerrordesc_np(-r));
         while ((r = reader_next(&reader, &line, &text, ret_message)) > 0) {
                 if (*text == '[')
                         r = reader_section(&reader, line, text, ret_message);

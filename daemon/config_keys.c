@@ -77,7 +77,8 @@ const struct config_key config_keys[] = {
         LIMIT("StoreMax", KEY_COUNT, stored_descriptors, 16, 25000, "2048", "Descriptors in the manager's store", .restart = true),
         LIMIT("StoredPerUser", KEY_COUNT, stored_per_uid, 1, 25000, "1024", "Of these, one user's"),
         LIMIT("ResumeSec", KEY_DURATION, resume_ms, 0, MS_HOUR, "30s", "Time to come back after a restart"),
-        LIMIT("DescriptorsMax", KEY_COUNT, descriptors, 0, INT64_C(1) << 30, "0", "Open files; 0: the hard limit"),
+        LIMIT("DescriptorsMax", KEY_COUNT, descriptors, 0, INT64_C(1) << 30, "0", "Open files; 0: the hard limit",
+              .above_zero = LIMITS_DESCRIPTORS_LEAST),
         {.name = NULL},
 };
 

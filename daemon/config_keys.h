@@ -24,6 +24,7 @@ struct config_key {
         enum key_type type;
         size_t offset; /* in struct config; not for lists */
         int64_t min, max;
+        int64_t above_zero; /* KEY_COUNT whose 0 means something else: the least that may be given beside it */
         const char *const *values; /* KEY_ENUM, KEY_BOOL: NULL-ended */
         const char *initial;       /* the default, as one would write it */
         const char *help;
@@ -48,7 +49,7 @@ int config_value_set(const struct config_key *key, const char *text, struct conf
 /* For config_value_set(): one of the lists. */
 int config_list_set(const struct config_key *key, const char *text, struct config_draft *draft, char ret_why[CONFIG_WHY_MAX]);
 
-/* Digits at the start of text; moves *text past them. False: none, or too many. */
+/* Digits at the start of text; moves *text past them. False: there are none. Too many are INT64_MAX. */
 bool config_digits(const char **text, int64_t *ret);
 
 #define config_wrong(why, ...) (snprintf(why, CONFIG_WHY_MAX, __VA_ARGS__), -EINVAL)

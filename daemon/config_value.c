@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/un.h>
 
 #include "config_keys.h"
+#include "listener.h"
 #include "memory.h"
 #include "proto/cleanup.h"
 
@@ -15,13 +15,21 @@ static void *config_member(const struct config_key *key, struct config_draft *dr
         return (char *)&draft->config + key->offset;
 }
 
+/* What is more than fits is over every key's range, and told so. */
+static int64_t config_times(int64_t value, int64_t unit) {
+        return __builtin_mul_overflow(value, unit, &value) ? INT64_MAX : value;
+}
+
+static int64_t config_plus(int64_t value, int64_t more) {
+        return __builtin_add_overflow(value, more, &value) ? INT64_MAX : value;
+}
+
 bool config_digits(const char **text, int64_t *ret) {
         int64_t value = 0;
         const char *p = *text;
 
         for (; *p >= '0' && *p <= '9'; p++)
-                if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, *p - '0', &value))
-                        return false;
+                value = config_plus(config_times(value, 10), *p - '0');
         if (p == *text)
                 return false;
         *text = p;
@@ -31,14 +39,14 @@ bool config_digits(const char **text, int64_t *ret) {
 
 static int config_set_path(const struct config_key *key, const char *text, struct config_draft *draft, char *why) {
         char **member = config_member(key, draft), *copy;
-        size_t n = strlen(text), max = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
+        size_t n = strlen(text);
 
         if (strcmp(text, "none") == 0 && strcmp(key->name, "AdminSocket") == 0)
                 text = "";
         if (*text == '@')
                 return config_wrong(why, "not a path; give a path in the file system: who may reach the socket depends on it");
-        if (n > max)
-                return config_wrong(why, "%zu bytes long; a socket's path has at most %zu", n, max);
+        if (n > LISTENER_PATH_MAX)
+                return config_wrong(why, "%zu bytes long; the path of a socket of the daemon has at most %zu", n, LISTENER_PATH_MAX);
         copy = strdup(text);
         if (!copy)
                 return -ENOMEM;
@@ -83,15 +91,15 @@ static int config_set_count(const struct config_key *key, const char *text, stru
         int64_t value;
         bool number = config_digits(&p, &value) && !*p;
 
-        if (number && value >= key->min && value <= key->max) {
+        if (number && value >= key->min && value <= key->max && (value == 0 || value >= key->above_zero)) {
                 *(int64_t *)config_member(key, draft) = value;
                 return 0;
         }
-        return config_wrong(why, "%s; give a whole number from %" PRId64 " to %" PRId64,
-                            number ? "out of range" : "not a number", key->min, key->max);
+        return config_wrong(why, "%s; give %sa whole number from %" PRId64 " to %" PRId64, number ? "out of range" : "not a number",
+                            key->above_zero > 0 ? "0 or " : "", key->above_zero > 0 ? key->above_zero : key->min, key->max);
 }
 
-/* "16G", "infinity", and with KEY_SHARE "50%". False: not understood, or more than 2^63. */
+/* "16G", "infinity", and with KEY_SHARE "50%". False: not understood. */
 static bool config_parse_size(const struct config_key *key, const char *text, int64_t *ret) {
         static const char suffixes[] = "KMGT";
         const char *p = text, *suffix;
@@ -110,16 +118,25 @@ static bool config_parse_size(const struct config_key *key, const char *text, in
                 return true;
         }
         if (*p && (suffix = strchr(suffixes, *p))) {
-                if (__builtin_mul_overflow(value, INT64_C(1) << (10 * (suffix - suffixes + 1)), &value))
-                        return false;
+                value = config_times(value, INT64_C(1) << (10 * (suffix - suffixes + 1)));
                 p++;
         }
         *ret = value;
         return !*p;
 }
 
+static void config_print_size(int64_t bytes, char ret[32]) {
+        static const char suffixes[] = "KMGT";
+        size_t i = 0;
+
+        for (bytes /= 1024; bytes > 0 && bytes % 1024 == 0 && suffixes[i + 1]; i++)
+                bytes /= 1024;
+        snprintf(ret, 32, "%" PRId64 "%c", bytes, suffixes[i]);
+}
+
 static int config_set_size(const struct config_key *key, const char *text, struct config_draft *draft, char *why) {
         const char *percent = key->type == KEY_SHARE ? ", 1% to 100% of the memory the daemon may use," : "";
+        char least[32], most[32];
         int64_t value;
         bool size = config_parse_size(key, text, &value);
 
@@ -130,8 +147,10 @@ static int config_set_size(const struct config_key *key, const char *text, struc
         if (key->max == SCHEMA_INT_MAX)
                 return config_wrong(why, "%s; give bytes (such as 512M or 16G)%s or infinity",
                                     size ? "out of range" : "not a size", percent);
-        return config_wrong(why, "%s; give bytes from %" PRId64 "K to %" PRId64 "K, such as %s",
-                            size ? "out of range" : "not a size", key->min / 1024, key->max / 1024, key->initial);
+        config_print_size(key->min, least);
+        config_print_size(key->max, most);
+        return config_wrong(why, "%s; give bytes from %s to %s, such as %s", size ? "out of range" : "not a size", least, most,
+                            key->initial);
 }
 
 /* "30s", "1h 30min", "500ms"; a plain number is seconds. */
@@ -152,9 +171,7 @@ static bool config_parse_duration(const char *text, int64_t *ret_ms) {
                         i++;
                 if (i == ELEMENTSOF(units) && !(first && !*text))
                         return false;
-                if (__builtin_mul_overflow(value, i < ELEMENTSOF(units) ? units[i].ms : 1000, &value) ||
-                    __builtin_add_overflow(sum, value, &sum))
-                        return false;
+                sum = config_plus(sum, config_times(value, i < ELEMENTSOF(units) ? units[i].ms : 1000));
                 text += n + strspn(text + n, " \t");
                 if (!*text)
                         break;

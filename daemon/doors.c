@@ -24,6 +24,8 @@ static const char *door_trouble(int r) {
         case -EEXIST: return "something that is no socket lies there; remove it or give another path";
         case -EACCES: return "Permission denied; start it as a user who may write there, or give another path";
         case -ENOENT: return "No such file or directory; make the directory, or give another path";
+        case -EROFS: return "Read-only file system; mount the directory writable, or give another path";
+        case -ENOSPC: return "No space left on device; make room in the directory, or give another path";
         default: return strerror(-r);
         }
 }

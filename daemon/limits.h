@@ -6,6 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* With fewer open files nothing could be lent, and at last no connection be accepted. */
+#define LIMITS_DESCRIPTORS_LEAST 128
+
 struct limits {
         int64_t clients;            /* sessions in all */
         int64_t clients_per_uid;    /* sessions of one uid */

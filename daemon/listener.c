@@ -9,10 +9,10 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <systemd/sd-daemon.h>
 
 #include "alarm.h"
+#include "clock.h"
 #include "fault.h"
 #include "log.h"
 #include "proto/cleanup.h"
@@ -21,6 +21,7 @@
 
 #define ACCEPTS_PER_TURN 4 /* each costs as much as several calls, which wait meanwhile */
 #define PAUSE_MS 100
+#define TOLD_USEC UINT64_C(60000000)
 
 /* Whether the kernel took the option. */
 static bool listener_set(int fd, int option, const char *name, int value) {
@@ -103,7 +104,7 @@ int listener_open(struct listener *listener, struct hall *hall, const char *path
         int r;
 
         *listener = (struct listener){.hall = hall, .fd = -1, .admin = admin};
-        if (!final || asprintf(&making, "%s.new", path) < 0)
+        if (!final || asprintf(&making, "%s" LISTENER_MAKING, path) < 0)
                 return -ENOMEM;
         r = listener_address(path, &address);
         if (r < 0)
@@ -148,9 +149,14 @@ static void listener_on_pause(void *arg) {
         uv_poll_start(&listener->poll, UV_READABLE, listener_on_poll);
 }
 
-/* No descriptor left, say: waits a little instead of spinning. */
+/* No descriptor left, say: waits a little instead of spinning. The log hears of it now and then, not at every try. */
 static void listener_pause(struct listener *listener, int error) {
-        log_warning("cannot accept a connection: %s", strerror(error));
+        uint64_t now_usec = clock_monotonic_usec();
+
+        if (listener->told_usec == 0 || now_usec - listener->told_usec >= TOLD_USEC) {
+                log_warning("cannot accept a connection: %s; trying again, and saying so once a minute", strerror(error));
+                listener->told_usec = now_usec;
+        }
         uv_poll_stop(&listener->poll);
         if (alarm_new(listener->hall->house->loop, PAUSE_MS, listener_on_pause, listener, &listener->pause) < 0)
                 uv_poll_start(&listener->poll, UV_READABLE, listener_on_poll);

@@ -3,7 +3,13 @@
 #ifndef DAEMON_LISTENER_H
 #define DAEMON_LISTENER_H
 
+#include <sys/un.h>
+
 #include "hall.h"
+
+/* The end of the name under which a socket is made; the longest path leaves room for it in an address. */
+#define LISTENER_MAKING ".new"
+#define LISTENER_PATH_MAX (sizeof(((struct sockaddr_un *)NULL)->sun_path) - sizeof(LISTENER_MAKING))
 
 struct listener {
         struct hall *hall;
@@ -15,6 +21,7 @@ struct listener {
         bool admin;
         bool polling;
         struct alarm *pause; /* out of descriptors: tried again when it rings */
+        uint64_t told_usec;  /* when that was last said; 0: never */
 };
 
 /* Makes the socket so that it answers from the moment its path exists: bound and listening under another name, then renamed. Its

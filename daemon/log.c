@@ -28,7 +28,6 @@
 #define FIELDS_MAX 32
 #define WRITE_MAX 4096 /* a pipe that polls writable takes so much at once */
 #define STOP_USEC 1000000
-#define JOURNAL_SOCKET "/run/systemd/journal/socket"
 
 /* One process has one log. */
 static struct {
@@ -194,7 +193,7 @@ int log_start(enum log_target target, int level) {
         sigset_t all, old;
         int r;
 
-        if (target == LOG_TARGET_JOURNAL && access(JOURNAL_SOCKET, W_OK) < 0)
+        if (target == LOG_TARGET_JOURNAL && access(LOG_JOURNAL_SOCKET, W_OK) < 0)
                 return -errno;
         if (state.running)
                 return -EALREADY;
@@ -202,7 +201,7 @@ int log_start(enum log_target target, int level) {
                 return -EBUSY;
         log_set_level(level);
         state.journal = target == LOG_TARGET_JOURNAL ||
-                        (target == LOG_TARGET_AUTO && stderr_is_journal() && access(JOURNAL_SOCKET, W_OK) == 0);
+                        (target == LOG_TARGET_AUTO && stderr_is_journal() && access(LOG_JOURNAL_SOCKET, W_OK) == 0);
         state.deadline_usec = 0;
         state.stopping = false;
 

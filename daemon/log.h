@@ -15,9 +15,12 @@ struct log_field {
         const char *value;
 };
 
+#define LOG_JOURNAL_SOCKET "/run/systemd/journal/socket"
+
 enum log_target { LOG_TARGET_AUTO, LOG_TARGET_STDERR, LOG_TARGET_JOURNAL };
 
-/* Before log_start() and after log_stop() lines are written directly, to stderr. 0 or -errno; -ENOENT: there is no journal. */
+/* Before log_start() and after log_stop() lines are written directly, to stderr. 0 or -errno; -EAGAIN: no thread can be had; else the
+ * journal cannot be reached. */
 int log_start(enum log_target target, int level);
 void log_set_level(int level);
 bool log_wants(int level);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpuipcd: reads its configuration, runs the broker, and says how it ended. */
+#include <errno.h>
 #include <gpuipc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -26,6 +27,15 @@ static int serve_end(int status) {
         return status;
 }
 
+static void tell_no_log(int error) {
+        if (error == EAGAIN)
+                fprintf(stderr, "gpuipcd: cannot start a thread: %s; raise the limit of processes (ulimit -u, TasksMax= of the unit)\n",
+                        strerror(error));
+        else
+                fprintf(stderr, "gpuipcd: LogTarget=journal: " LOG_JOURNAL_SOCKET ": %s; start systemd-journald, or give auto or stderr\n",
+                        strerror(error));
+}
+
 static int serve(int argc, char *argv[], struct config *config) {
         struct broker *broker;
         int r;
@@ -34,7 +44,7 @@ static int serve(int argc, char *argv[], struct config *config) {
         signal(SIGXFSZ, SIG_IGN); /* a buffer over the file size limit is an error, not our end */
         r = log_start(config->log_target, config->log_level);
         if (r < 0) {
-                fprintf(stderr, "gpuipcd: cannot start logging: %s\n", strerror(-r));
+                tell_no_log(-r);
                 return EXIT_FAILED;
         }
         r = broker_new(argc, argv, config, &broker);
@@ -60,6 +70,7 @@ int main(int argc, char *argv[]) {
         if (argc > 1 && strcmp(argv[1], WIPE_OPTION) == 0)
                 return wipe_main(argc, argv);
 #endif
+        broker_hold_reloads();
         r = config_load(argc, argv, &config, &action, &message);
         if (r < 0) {
                 fprintf(stderr, "gpuipcd: %s\n", message ? message : strerror(-r));

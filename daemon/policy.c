@@ -45,8 +45,9 @@ int policy_admit(const struct policy *policy, const struct peer *peer, struct fa
                         "map it in the user namespace, or run as a mapped user");
         if (policy->isolation == ISOLATION_CONTAINER && peer->principal.unplaced)
                 return fail_reason(failure, VERDICT_ACCESS_DENIED, "",
-                                   "Isolation=container, and which container you are in cannot be told: the daemon does not see "
-                                   "your process; run gpuipcd on the host, or its container with --pid=host");
+                                   "Isolation=container, and which container you are in cannot be told: the daemon cannot read "
+                                   "/proc/PID/cgroup of your process; run gpuipcd on the host, or its container with --pid=host, and "
+                                   "where its /proc has hidepid=, in the group of that mount's gid=");
         if (!policy->restricted || policy_lists(policy, peer))
                 return 0;
         return fail_reason(failure, VERDICT_ACCESS_DENIED, "",

@@ -148,7 +148,7 @@ int arguments_size(const struct arguments *arguments, enum option_id id, int64_t
         if (!text || parse_size(text, ret) == 0)
                 return EXIT_DONE;
         return report_usage(arguments->verb,
-                            "--%s \"%s\": give bytes, or a number with K, M, G or T (powers of 1024)",
+                            "--%s \"%s\": " PARSE_SIZE_HINT,
                             option_name(arguments, id), text);
 }
 

@@ -156,19 +156,33 @@ static void device_put(struct look *look, const gpuipc_device_info *device) {
         width = width > 60 ? 60 : width;
         (void)snprintf(name, sizeof(name), "%-12s", escaped.failed ? "-" : escaped.data);
         bytes_deinit(&escaped);
-        bytes_append_str(look->out, name);
+        bytes_append(look->out, name, columns < 14 ? print_prefix(name, columns) : strlen(name));
         if (width >= 8) {
                 bytes_append_str(look->out, " [");
                 bar_put(look, device, width);
                 bytes_append_str(look->out, "]");
         }
-        bytes_append_str(look->out, "  ");
+        bytes_append_str(look->out, columns < 14 ? "" : "  ");
         bytes_append(look->out, line, look->style->columns > 0 ? print_prefix(line, columns - 14) : strlen(line));
         bytes_append_char(look->out, '\n');
         look->n_lines++;
 }
 
 /* ---- the table -------------------------------------------------------------------------------------------- */
+
+/* Columns have a least width each: where these are too wide together, lines are cut, since one that wraps would push others out. */
+static void lines_cut(struct bytes *text, int columns) {
+        struct bytes cut = { 0 };
+
+        for (char *line = text->data, *end; (end = memchr(line, '\n', text->n - (size_t)(line - text->data)));
+             line = end + 1) {
+                *end = 0;
+                bytes_append(&cut, line, print_prefix(line, columns));
+                bytes_append_char(&cut, '\n');
+        }
+        bytes_deinit(text);
+        *text = cut;
+}
 
 /* The headings in reverse, over the whole width. */
 static void table_put(struct look *look, const struct rows *rows, size_t max_rows) {
@@ -177,6 +191,8 @@ static void table_put(struct look *look, const struct rows *rows, size_t max_row
         size_t n;
 
         table_print(&text, &rows->table, look->style->columns, max_rows);
+        if (!text.failed && look->style->columns > 0)
+                lines_cut(&text, look->style->columns);
         end = text.failed ? NULL : memchr(text.data, '\n', text.n);
         if (!end) {
                 look->out->failed = true;

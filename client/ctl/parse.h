@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 /* "4096", "64K", "2MiB", "1.5G": powers of 1024, rounded up to a whole byte; 1 to 2^53-1. */
+#define PARSE_SIZE_HINT "give bytes, from 1 to 9007199254740991, or a number with K, M, G, T or P (powers of 1024)"
 int parse_size(const char *text, int64_t *ret_bytes);
 
 /* "500ms", "30s", "1h30m", "2d"; a bare number is seconds. To 2^53-1 ms; 0 is allowed. */

@@ -20,7 +20,7 @@ int verb_alloc(const struct arguments *arguments) {
         if (parse_size(arguments->operands[0], &size) != 0)
                 return report_usage(
                         arguments->verb,
-                        "\"%s\" is no size: give bytes, at least 1, or a number with K, M, G or T (powers of 1024)",
+                        "\"%s\" is no size: " PARSE_SIZE_HINT,
                         arguments->operands[0]);
         r = ctl_connect(arguments, 0, &client);
         if (r != EXIT_DONE)

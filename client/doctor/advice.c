@@ -205,6 +205,15 @@ static const char *const texts[N_DOCTOR_CODES] = {
                 "Nothing, unless a buffer is to be shared with a user outside: its mode counts by the outer number.",
         [DOCTOR_IDENTITY_UNKNOWN] =
                 "See what else is found; the daemon answers, and would not lend a byte.",
+        [DOCTOR_CONTAINER_UNKNOWN] =
+                "With Isolation=container the daemon reads /proc/PID/cgroup of whoever comes. Run it on the host, or its container "
+                "with the host's numbers:\n"
+                "  docker run --pid=host ... gpuipcd\n"
+                "Where its /proc is mounted with hidepid=, mount that for a group that may look, give the daemon this group "
+                "(SupplementaryGroups of systemd.exec(5)), and start it anew:\n"
+                "  mount -o remount,gid=NUMBER /proc\n"
+                "  systemctl edit gpuipcd\n"
+                "  systemctl restart gpuipcd",
         [DOCTOR_SHM_PRIVATE] =
                 "Nothing for gpuipc, whose handles do not need it. Programs that share CUDA events by classic handles get error 205 "
                 "(MapBufferObjectFailed) unless they have one /dev/shm and one user. All on the host's:\n"

@@ -58,6 +58,11 @@ static void say_denied(struct doctor *doctor, const gpuipc_error *error) {
                            (int)n, error->message);
                 return;
         }
+        if (strstr(error->message, "Isolation=container")) {
+                doctor_say(doctor, FINDING_FAIL, DOCTOR_CONTAINER_UNKNOWN, CHECK,
+                           "The daemon answers, and does not let you in: %.*s.", (int)strcspn(error->message, ";"), error->message);
+                return;
+        }
         if (at && sscanf(at, "uid %u", &uid) != 1)
                 uid = (unsigned)geteuid();
         (void)snprintf(number, sizeof(number), "%u", uid);

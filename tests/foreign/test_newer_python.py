@@ -32,6 +32,9 @@ class NewerPythonTest(NewerTest):
     def test_lifetime(self):
         self.suite("lifetime")
 
+    def test_given(self):
+        self.suite("given")
+
     def test_misuse(self):
         self.suite("misuse")
 

@@ -5,13 +5,16 @@ went in. Runs on memory that has descriptors. deadline: 180 s"""
 import hashlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
+from actors import SLOWER  # noqa: E402
 from books import BooksTest, end_process  # noqa: E402
 from daemon import GPUIPCCTL, wait_for  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
@@ -195,6 +198,35 @@ class CtlTest(BooksTest):
         self.assertEqual(self.json("top", "--count", "1")["leases"][0]["name"], "seen")
         self.assertIn(b" seen ", self.run_ctl("top", "--count", "1", "--no-color")[0])
         self.terminate(holder)
+
+    def test_top_where_there_is_little_room(self):
+        """No line is longer than the terminal is wide, where it would wrap and push the last ones out."""
+        holder, _ = self.start("alloc", "--name", "a/rather/long/name/of/a/buffer", "--label", "and a label", "4K")
+        for columns in (1, 10, 13, 14, 20, 44, 60, 80):
+            for verb in (["top"], ["top", "--buffers"], ["top", "--channels"]):
+                with self.subTest(verb, columns=columns):
+                    shown = subprocess.run(self.command(*verb, "--count", "1"), stdout=subprocess.PIPE, timeout=WAIT_S, check=True, text=True,
+                                           env={**os.environ, "COLUMNS": str(columns)}).stdout
+                    self.assertLessEqual(max(map(len, shown.splitlines())), columns, shown)
+                    self.assertGreaterEqual(len(shown.splitlines()), 5)
+        self.terminate(holder)
+
+    def test_no_descriptor_left(self):
+        """Room for the first connection and not for a second one: no outage of the daemon's, that would be waited out."""
+        began = time.monotonic()
+        done = subprocess.run(self.command("list"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=WAIT_S,
+                              check=False, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4)))
+        self.assertEqual((done.returncode, done.stdout), (UNREACHABLE, ""), done.stderr)
+        self.assertIn("Too many open files", done.stderr)
+        self.assertLess(time.monotonic() - began, 10 * SLOWER)
+
+    def test_sizes_that_are_none(self):
+        for size in ("0", "1X", "8P", "1e3", "99999999999999999999"):
+            for arguments in (["alloc", size], ["put", "--size", size, "x", self.path]):
+                with self.subTest(arguments):
+                    errors = self.run_ctl(*arguments, status=USAGE)[1].decode()
+                    self.assertIn(f'"{size}"', errors)
+                    self.assertIn("from 1 to 9007199254740991, or a number with K, M, G, T or P", errors)
 
     def test_refused(self):
         for arguments in (["get", "nothing"], ["hold", "nothing"], ["free", "nothing"], ["kick", "s9999"],

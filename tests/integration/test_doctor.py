@@ -17,6 +17,7 @@ from doctortest import DONE, FAILED, UNREACHABLE, USAGE, DoctorTest, Report, as_
 from rawclient import WAIT_S  # noqa: E402
 from relay import Relay  # noqa: E402
 
+USER = 2004
 PORTABLE = f"{BUILD}/portable"
 
 
@@ -70,17 +71,40 @@ class SocketTest(DoctorTest):
             server.bind(f"{self.scratch}/s")
             server.listen()
 
-            def answer():
+            def answer(words):
                 connection, _ = server.accept()
                 with connection:
                     connection.recv(4096)
-                    connection.sendall(b"220 mail.example ESMTP\r\n\0")
-                    connection.recv(4096)
+                    connection.sendall(words)
 
-            thread = threading.Thread(target=answer)
-            thread.start()
-            self.report(path=f"{self.scratch}/s", expect=UNREACHABLE, codes=("G107",))
-            thread.join()
+            for words in (b"220 mail.example ESMTP\r\n\0", b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n400 Bad Request"):
+                with self.subTest(words):
+                    thread = threading.Thread(target=answer, args=(words,))
+                    thread.start()
+                    self.report(path=f"{self.scratch}/s", expect=UNREACHABLE, codes=("G107",))
+                    thread.join()
+
+    @as_root
+    def test_processes_that_the_daemon_may_not_look_at(self):
+        """Its /proc hides those of other users, but from one group."""
+        for gid, expect, codes in ((0, FAILED, ("G206",)), (USER, DONE, ("G100", "G600"))):
+            with self.subTest(gid=gid):
+                program = f"{self.scratch}/hidden"
+                with open(program, "w", encoding="utf-8") as file:
+                    file.write("#!/bin/sh\nexec unshare --mount sh -c '"
+                               f"mount -t proc -o hidepid=2{f',gid={gid}' if gid else ''} proc /proc && "
+                               f"exec setpriv --reuid {USER} --regid {USER} --groups {USER} {GPUIPCD} \"$@\"' sh \"$@\" --socket {self.scratch}/h\n")
+                os.chmod(program, 0o755)
+                os.chmod(self.scratch, 0o777)
+                daemon = Daemon("--isolation=container", program=program, admin=False, socket_path=f"{self.scratch}/h", wait=False)
+                try:
+                    daemon.wait_notified("READY=1")
+                    report = self.report(path=daemon.socket, expect=expect, codes=codes, without=("G201",))
+                finally:
+                    daemon.kill()
+                if expect == FAILED:
+                    self.assertIn("cannot read /proc/PID/cgroup of your process", report.find("G206")["cause"])
+                    self.assertIn("SupplementaryGroups", report.find("G206")["fix"])
 
     def test_silent_daemon(self):
         self.daemon.process.send_signal(signal.SIGSTOP)

@@ -135,8 +135,7 @@ class ChannelTest(PackageTest):
     def test_what_does_not_fit(self):
         producer, consumer = self.pair(meta_bytes=64)
         with producer.item(5) as item:
-            for attempt in (lambda: item.write(bytes(SLOT + 1)), lambda: item.write(b"x", SLOT), lambda: item.put(bytes(SLOT + 1)),
-                            lambda: item.write(b"x", -1)):
+            for attempt in (lambda: item.write(bytes(SLOT + 1)), lambda: item.write(b"x", SLOT), lambda: item.put(bytes(SLOT + 1))):
                 with self.assertRaisesRegex(gpuipc.InvalidParameterError, "larger slot_bytes"):
                     attempt()
             with self.assertRaises(gpuipc.LayoutError):

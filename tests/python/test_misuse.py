@@ -110,7 +110,7 @@ class WordsTest(MisuseTest):
     def test_messages_speak_of_python(self):
         """All texts of the library's: C's functions and milliseconds are not what is called and given here."""
         seen = 0
-        for path in [*glob.glob(f"{ROOT}/client/*.c"), f"{ROOT}/proto/schema.c"]:
+        for path in [*glob.glob(f"{ROOT}/client/*.c"), *glob.glob(f"{ROOT}/daemon/*.c"), f"{ROOT}/proto/schema.c"]:
             with open(path, encoding="utf-8") as file:
                 source = file.read()
             for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', source):
@@ -433,6 +433,36 @@ class AsyncTest(MisuseTest):
                 await watch.next_async()
 
         asyncio.run(main())
+
+    def test_closing_a_fence_ends_what_waits(self):
+        buffer = self.closed_later(self.ours.allocate(64, device=self.device))
+
+        async def main(fence):
+            task = asyncio.ensure_future(fence.wait_async(1))
+            await asyncio.sleep(0)
+            fence.close()
+            await asyncio.wait_for(task, WAIT_S)
+
+        with self.assertRaisesRegex(ValueError, "the fence is closed"):
+            asyncio.run(main(buffer.fence(0)))
+        ended, fence, waits = [], buffer.fence(0), threading.Event()
+        library = gpuipc._native.library()
+        real = library.gpuipc_fence_wait
+        library.gpuipc_fence_wait = lambda *arguments: (waits.set(), real(*arguments))[1]
+        self.addCleanup(setattr, library, "gpuipc_fence_wait", real)
+
+        def wait():
+            try:
+                fence.wait(1)
+            except ValueError as error:
+                ended.append(str(error))
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        self.assertTrue(waits.wait(WAIT_S))
+        fence.close()
+        thread.join(WAIT_S)
+        self.assertEqual(ended, ["the fence is closed"])
 
     def test_closed_by_another_thread(self):
         for i in range(20):

@@ -11,6 +11,7 @@ import torch
 from gpuipc.torch._batch import Plan
 from gpuipc.torch.channel import attach, create
 
+SLOT = 64
 BATCH = (torch.zeros(8, 3, 16, 16), torch.zeros(8, dtype=torch.int64))
 
 
@@ -201,6 +202,32 @@ class LoaderTest(TorchTest):
             self.assertEqual([tensor.mean().item() for tensor in kept], list(range(6)))
             kept[0].add_(1)
             loader.close()
+
+    def test_a_batch_may_tell_its_epoch(self):
+        """By a member of its own metadata, which is not the end of one; and what claims to be one must make sense."""
+        with create("told", slot_bytes=SLOT, device=DEVICE) as producer, gpuipc.torch.ChannelLoader("told", timeout=10) as loader:
+            ones = torch.ones(2, device=DEVICE)
+            producer.channel.put(ones, meta={"epoch": 1}, stream=producer.stream)
+            self.assertEqual(next(iter(loader)).tolist(), [1, 1])
+            for lie in ("x", None, -1, 1e30, True, [1]):
+                self.tell(producer, {"epoch": lie})
+                with self.subTest(lie), self.assertRaisesRegex(gpuipc.LayoutError, "^meta: an epoch of .* makes no sense"):
+                    next(iter(loader))
+            gpuipc.torch.data.end_epoch(producer, 1)
+            self.assertEqual((list(loader), loader.epoch, len(loader)), ([], 1, 1))
+
+    def test_more_elements_than_bytes(self):
+        """Of a producer that lies: who clones such a batch would need memory for all of them."""
+        with create("more", slot_bytes=SLOT, device=DEVICE) as producer, attach("more") as consumer:
+            for row in (["uint8", [1 << 50], 0, [0]], ["uint8", [2] * 60, 0, [0] * 60]):
+                self.tell(producer, {"batch": {"v": 1, "tensors": [row], "tree": {"t": 0}}})
+                with self.assertRaisesRegex(gpuipc.LayoutError, "overlap"):
+                    consumer.receive(10)
+
+    def tell(self, producer, meta):
+        with producer.channel.item(10, stream=producer.stream) as item:
+            item.meta = meta
+            item.publish(SLOT, stream=producer.stream)
 
     def test_slots_come_back(self):
         like = torch.zeros(4, device=DEVICE)

@@ -174,6 +174,57 @@ class PickleTest(TorchTest):
         pickle.loads(dumped(torch.ones(3)))
         self.assertEqual(broker.pending(), before)
 
+    def test_what_cannot_be_shared_goes_pytorchs_way(self):
+        """With what it carries and what it refuses."""
+        def known(tensor):
+            return str((tensor.dtype, tensor.layout, tensor.is_quantized, tensor.is_nested))
+
+        others = [torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.quint8), torch.ones(3, dtype=torch.complex32),
+                  torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr(), torch.ones(2, 2, names=("a", "b"))]
+        if hasattr(torch, "nested"):
+            others.append(torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]))
+        carried = 0
+        for other in others:
+            broker.unregister()
+            try:
+                wanted = known(pickle.loads(dumped(other)))
+            except RuntimeError as error:  # NotImplementedError, too
+                wanted = str(error)
+            broker.register(devices=("cpu", "cuda"))
+            with self.subTest(wanted):
+                try:
+                    got = known(pickle.loads(dumped(other)))
+                    carried += 1
+                except RuntimeError as error:
+                    got = str(error)
+                self.assertEqual(got, wanted)
+        self.assertGreater(carried, 1)
+        broker.drop_pending()
+
+    def test_what_is_wrong_is_said_at_once(self):
+        """Not in the thread of a queue, which would print it and go on."""
+        for what, kind, how in (("keep", gpuipc.InvalidParameterError, {"keep": float("nan")}), ("keep", TypeError, {"keep": "60"}),
+                                ("mode", gpuipc.InvalidParameterError, {"mode": "rw"}), ("mode", TypeError, {"mode": 6.5}),
+                                ("devices: 'cuda:0'", gpuipc.InvalidParameterError, {"devices": "cuda:0"}),
+                                ("devices: '5'", gpuipc.InvalidParameterError, {"devices": 5})):
+            with self.subTest(what), self.assertRaisesRegex(kind, f"^{what}"):
+                broker.register(**how)
+        broker.register(devices="cpu")
+        self.assertEqual(pickle.loads(dumped(torch.ones(2))).tolist(), [1, 1])
+
+    def test_sent_on_before_its_sender_has_let_go(self):
+        """In the sender's own process, where a buffer has one address, and who has received it gives it up."""
+        real, let_go = broker._await, []
+        broker._await = lambda client, id, done: let_go.append(done)
+        try:
+            got = pickle.loads(dumped(torch.ones(1024, device=DEVICE)))
+            again = pickle.loads(dumped(got))
+        finally:
+            broker._await = real
+            for done in let_go:
+                done()
+        self.assertEqual(again.sum().item(), 1024)
+
     def test_devices(self):
         with self.assertRaisesRegex(gpuipc.errors.InvalidParameterError, "tpu"):
             broker.register(devices=("tpu",))

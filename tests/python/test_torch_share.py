@@ -11,6 +11,7 @@ from zygote import ChildError, Zygote
 
 import gpuipc
 import gpuipc.torch
+import gpuipc.torch.multiprocessing
 import torch
 from gpuipc.torch import _share
 
@@ -174,6 +175,36 @@ class LeaseTest(TorchTest):
                 gpuipc.torch.put(some(torch.float32, (2,)), "twice")
         gpuipc.torch.put(some(torch.float32, (2,)), "twice").close()
 
+    def test_a_copy_is_kept_for_nobody(self):
+        """When its share could not be made, or was closed, it would stay and nobody could get it."""
+        ones = torch.ones(5, device=DEVICE)
+        with gpuipc.torch.put(ones, "kept"):
+            there = len(self.buffers())
+            for how in ({}, {"seal": True}):
+                with self.assertRaises(gpuipc.NameTakenError):
+                    gpuipc.torch.put(ones, "kept", keep=60, **how)
+            gc.collect()
+            wait_for(lambda: len(self.buffers()) == there, "the end of those copies")
+        with gpuipc.torch.put(ones, "closed", keep=60):
+            got = gpuipc.torch.get("closed")
+        self.assertEqual(got.tolist(), [1] * 5)
+        del got
+        gc.collect()
+        wait_for(lambda: not self.buffers(), "the end of what was closed")
+
+    def test_a_copy_may_be_shared_again(self):
+        """By another share, which stays when the first is closed; after that, its tensor is copied as any other."""
+        first = gpuipc.torch.put(torch.ones(5, device=DEVICE))
+        with gpuipc.torch.put(first.tensor, copy=False) as second:
+            self.assertEqual(second.buffer, first.buffer)
+            first.close()
+            self.assertEqual(gpuipc.torch.get(id=second.id).tolist(), [1] * 5)
+        with gpuipc.torch.put(torch.ones(5, device=DEVICE)) as third:
+            pass
+        with gpuipc.torch.put(third.tensor) as fourth:
+            self.assertNotEqual(fourth.buffer, third.buffer)
+            self.assertEqual(gpuipc.torch.get(id=fourth.id).tolist(), [1] * 5)
+
     def test_producer_ends_first(self):
         for how in ("end", "kill"):
             with self.subTest(how):
@@ -300,6 +331,22 @@ class InPlaceTest(TorchTest):
         wait_for(lambda: not self.buffers(), "the memory back")
         wait_for(lambda: gpuipc.torch._pool.find(address) is None, "nothing to be known of it")
 
+    def test_an_address_is_forgotten_before_it_is_unmapped(self):
+        """Another tensor may be mapped there before it is known that this one's memory is gone, and would be taken for it."""
+        from gpuipc.torch import _pool
+
+        library, found = gpuipc._native.library(), []
+        real, tensor = library.gpuipc_release, gpuipc.torch.empty(4, device=DEVICE)
+        address = tensor.data_ptr()
+        self.assertIsNotNone(_pool.find(address))
+        library.gpuipc_release = lambda pointer, error: (found.append(_pool.find(address)), real(pointer, error))[1]
+        try:
+            del tensor
+            gc.collect()
+        finally:
+            library.gpuipc_release = real
+        self.assertEqual(found, [None])
+
     def test_copy_is_wanted(self):
         tensor = gpuipc.torch.empty(10, device=DEVICE)
         with gpuipc.torch.put(tensor, copy=True, seal=True) as share:
@@ -374,6 +421,25 @@ class RefusalTest(TorchTest):
             with self.subTest(word):
                 with self.assertRaisesRegex(TypeError, word):
                     gpuipc.torch.put(wrong)
+
+    def test_other_kinds_of_arguments(self):
+        channel, ones = gpuipc.torch.channel, torch.ones(2)
+        for call in (lambda it: gpuipc.torch.put(ones, client=it), lambda it: gpuipc.torch.get("x", client=it),
+                     lambda it: gpuipc.torch.empty(2, client=it), lambda it: channel.create(slot_bytes=8, client=it),
+                     lambda it: channel.attach("x", client=it), lambda it: gpuipc.torch.Pool(it),
+                     lambda it: gpuipc.torch.multiprocessing.register(it)):
+            with self.assertRaisesRegex(TypeError, r"^client: .*not str; .*gpuipc\.Client\(path\)"):
+                call("/run/some.sock")
+        for call in (lambda it: gpuipc.torch.empty(2, device=it), lambda it: channel.create(slot_bytes=8, device=it)):
+            with self.assertRaisesRegex(gpuipc.InvalidParameterError, "^device: 'meta' is neither"):
+                call("meta")
+        with channel.create(like=ones.to(DEVICE)) as carrier:
+            for call in (gpuipc.torch.ChannelLoader, lambda it: gpuipc.torch.data.feed(it, []), gpuipc.torch.data.end_epoch):
+                with self.assertRaisesRegex(TypeError, "^channel: .*TensorChannel is wanted, not Channel"):
+                    call(carrier.channel)
+            for batch in ((ones, float("nan")), (ones, "\ud800")):
+                with self.assertRaisesRegex(gpuipc.InvalidParameterError, "^batch: .* as a tensor"):
+                    carrier.send(batch)
 
     def test_sizes_and_dtypes_of_empty(self):
         for given, dtype in ((int, torch.int64), (float, torch.float64), (bool, torch.bool), (None, torch.float32)):

@@ -263,6 +263,9 @@ START_TEST(senseless_replies) {
                 { TEXT("{\"error\":\"io.gpuipc.Broker.QuotaExceeded\",\"parameters\":{\"scope\":\"x\"}}") },
                 { TEXT("{\"error\":\"io.example.Later\",\"parameters\":{\"x\":1}}") },
                 { TEXT("\xff\xfe") },
+                /* Another protocol, whose words never end in a NUL. */
+                { PART("HTTP/1.1 400 Bad Request\r\n\r\n"), .then_hang_up = true },
+                { PART("SSH-2.0-OpenSSH_9.2\r\n") },
         };
         gpuipc_error error;
 
@@ -283,6 +286,7 @@ START_TEST(connection_ends) {
                 { .then_hang_up = true },
                 { PART("{\"parameters\":"), .then_hang_up = true },
                 { PART("{\"parameters\":{}}"), .then_hang_up = true },
+                { PART(" {"), .then_hang_up = true },
         };
         gpuipc_error error;
 

@@ -67,7 +67,7 @@ static const struct row {
          {{least, 0}, {most, 0}, {"77", 77}},                                                                           \
          {{"abc", "not a number; " COUNT least " to " most}, {"-1", "not a number; " COUNT least " to " most},          \
           {"5x", "not a number; " COUNT least " to " most}, {most "0", "out of range; " COUNT least " to " most},       \
-          {"99999999999999999999", "not a number; " COUNT least " to " most}}}
+          {"99999999999999999999", "out of range; " COUNT least " to " most}}}
         COUNT_ROW("ClientsMax", "clients-max", clients, 4096, "1", "1000000"),
         COUNT_ROW("ClientsPerUser", "clients-per-user", clients_per_uid, 1024, "1", "1000000"),
         COUNT_ROW("LeasesPerSession", "leases-per-session", leases_per_session, 16384, "1", "1000000"),
@@ -77,7 +77,11 @@ static const struct row {
         COUNT_ROW("WaitsPerSession", "waits-per-session", waits_per_session, 4, "0", "1000000"),
         COUNT_ROW("WaitsPerUser", "waits-per-user", waits_per_uid, 256, "0", "1000000"),
         COUNT_ROW("EventsMax", "events-max", events, 4096, "1", "1000000"),
-        COUNT_ROW("DescriptorsMax", "descriptors-max", descriptors, 0, "0", "1073741824"),
+#define OPEN_FILES "; give 0 or a whole number from 128 to 1073741824"
+        {"Limits", "DescriptorsMax", "descriptors-max", AT(INT64, limits.descriptors), 0,
+         {{"0", 0}, {"128", 128}, {"1073741824", 1 << 30}},
+         {{"1", "out of range" OPEN_FILES}, {"127", "out of range" OPEN_FILES}, {"1073741825", "out of range" OPEN_FILES},
+          {"many", "not a number" OPEN_FILES}}},
         COUNT_ROW("StoreMax", "store-max", stored_descriptors, 2048, "16", "25000"),
         COUNT_ROW("StoredPerUser", "stored-per-user", stored_per_uid, 1024, "1", "25000"),
         {"Limits", "ResumeSec", "resume-sec", AT(INT64, limits.resume_ms), 30000,
@@ -87,7 +91,7 @@ static const struct row {
          {{"0", 0}, {"4096", 4096}, {"3K", 3072}, {"2G", INT64_C(2) << 30}, {"1T", INT64_C(1) << 40},                   \
           {"infinity", SCHEMA_INT_MAX}},                                                                                \
          {{"1.5G", "not a size" SIZE}, {"lots", "not a size" SIZE}, {"9007199254740992", "out of range" SIZE},          \
-          {"9000000000T", "not a size" SIZE}, {"50%", "not a size" SIZE}}}
+          {"9000000000T", "out of range" SIZE}, {"50%", "not a size" SIZE}}}
         SIZE_ROW("BytesPerUser", "bytes-per-user", bytes_per_uid, SCHEMA_INT_MAX),
         SIZE_ROW("BytesPerSession", "bytes-per-session", bytes_per_session, SCHEMA_INT_MAX),
         SIZE_ROW("KeepFreeBytes", "keep-free-bytes", keep_free_bytes, 0),
@@ -102,21 +106,21 @@ static const struct row {
          {{"65K", "out of range; give bytes from 4K to 64K, such as 64K"}, {"x", "not a size; give bytes from 4K to 64K, such as 64K"}}},
         {"Limits", "UnreadBytesMax", "unread-bytes-max", AT(INT64, limits.unread_bytes), 131072,
          {{"128K", 131072}, {"1G", INT64_C(1) << 30}},
-         {{"127K", "out of range; give bytes from 128K to 1048576K, such as 128K"}}},
+         {{"127K", "out of range; give bytes from 128K to 1G, such as 128K"}}},
         {"Limits", "UnreadSec", "unread-sec", AT(INT64, limits.unread_ms), 30000,
          {{"100ms", 100}, {"1d", DAY_MS}}, {{"99ms", "out of range; give a time from 100ms to 1d" TIME}}},
         {"Limits", "WaitSecMax", "wait-sec-max", AT(INT64, limits.wait_ms), 3600000,
          {{"0", 0}, {"5min", 300000}, {"1h 30min", 5400000}, {"2sec", 2000}, {"30d", 30 * DAY_MS}},
          {{"31d", "out of range; give a time from 0s to 30d" TIME}, {"5 parsecs", "not a time; give a time from 0s to 30d" TIME},
           {"1h 30", "not a time; give a time from 0s to 30d" TIME}, {"2 s", "not a time; give a time from 0s to 30d" TIME},
-          {"99999999999999999d", "not a time; give a time from 0s to 30d" TIME}}},
+          {"99999999999999999d", "out of range; give a time from 0s to 30d" TIME}}},
         {"Limits", "KeepSecMax", "keep-sec-max", AT(INT64, limits.keep_ms), DAY_MS,
          {{"0", 0}, {"3650d", 3650 * DAY_MS}}, {{"3651d", "out of range; give a time from 0s to 3650d" TIME}}},
         {"Daemon", "Socket", "socket", AT(TEXT, socket_path), 0, {{"/a/b.sock", 0}, {"relative", 0}},
          {{"@abstract", "not a path; give a path in the file system: who may reach the socket depends on it"}}},
         {"Daemon", "AdminSocket", "admin-socket", AT(TEXT, admin_socket_path), 0, {{"/a/b.sock", 0}},
          {{"/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/01234567",
-           "108 bytes long; a socket's path has at most 107"}}},
+           "108 bytes long; the path of a socket of the daemon has at most 103"}}},
 };
 
 static int64_t share_of(int64_t percent) {

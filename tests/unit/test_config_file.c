@@ -81,6 +81,7 @@ START_TEST(mistakes_are_named) {
                 {"[Daemon]\nClientsMax=3\n", "ROOT/gpuipcd.conf:2: [Daemon] ClientsMax=3: not a key of [Daemon]; put it under [Limits]"},
                 {"\n[Limit]\n", "ROOT/gpuipcd.conf:2: [Limit]: unknown section; there are [Daemon], [Access] and [Limits]"},
                 {"[Limits\n", "ROOT/gpuipcd.conf:1: [Limits: the section's ] is missing"},
+                {"[Limits] # all\n", "ROOT/gpuipcd.conf:1: [Limits] # all: something follows the section's ]; put it on a line of its own"},
                 {"ClientsMax=3\n", "ROOT/gpuipcd.conf:1: ClientsMax=: before any section; put [Daemon], [Access] or [Limits] on a line "
                                    "above"},
                 {"[Limits]\nClientsMax 3\n", "ROOT/gpuipcd.conf:2: ClientsMax 3: neither Key=value nor [Section]; put # before a "
@@ -149,7 +150,7 @@ START_TEST(options_are_checked) {
                 {"--an-option-with-a-name-that-is-longer-than-any-key-ever", NULL,
                  "--an-option-with-a-name-that-is-longer-than-any-key-ever: unknown option; see gpuipcd --help"},
                 {"serve", NULL, "serve: gpuipcd takes options only; see gpuipcd --help"},
-                {"-x", NULL, "-x: gpuipcd takes options only; see gpuipcd --help"},
+                {"-x", NULL, "-x: unknown option; see gpuipcd --help"},
                 {"--help=yes", NULL, "--help: takes no value; leave out =yes"},
                 {"--config", NULL, "--config: its value is missing; write --config=VALUE"},
         };
@@ -325,7 +326,7 @@ START_TEST(what_a_reload_cannot_change) {
                 {"--socket=/other", "Socket"},     {"--admin-socket=/other", "AdminSocket"},
                 {"--backend=host", "Backend"},     {"--log-target=stderr", "LogTarget"},
                 {"--wipe=always", "Wipe"},
-                {"--host-bytes=1M", NULL},         {"--descriptors-max=100", NULL},
+                {"--host-bytes=1M", NULL},         {"--descriptors-max=200", NULL},
                 {"--clients-max=5", NULL},         {"--log-level=err", NULL},
                 {"--isolation=container", NULL},   {"--allow-users=5", NULL},
         };
@@ -370,7 +371,7 @@ int main(void) {
         tcase_add_test(tcase, later_files_win_and_options_win_over_all);
         tcase_add_test(tcase, mistakes_in_drop_ins_name_their_file);
         tcase_add_test(tcase, lines_go_on_behind_a_backslash);
-        tcase_add_loop_test(tcase, mistakes_are_named, 0, 9);
+        tcase_add_loop_test(tcase, mistakes_are_named, 0, 10);
         tcase_add_test(tcase, nul_bytes_are_refused);
         tcase_add_test(tcase, a_file_asked_for_must_be_there);
         tcase_add_test(tcase, no_file_at_all);

@@ -88,9 +88,18 @@ def _of_buffer(thing: Any) -> Source:
     return Source(kept, address, dtype, shape, row_major(shape), (_dlpack.CPU, 0))
 
 
+def view_of(thing: Any, what: str) -> memoryview:
+    """TypeError: it has no buffer protocol; names `what`."""
+    try:
+        return memoryview(thing)
+    except TypeError:
+        raise TypeError(f"{what}: bytes or another object of the buffer protocol are wanted, not {type(thing).__name__}: of a tensor give "
+                        "what its numpy() is") from None
+
+
 def bytes_of(data: Any) -> Source:
     """The bytes of an object of the buffer protocol, whatever its elements are."""
-    view = memoryview(data)
+    view = view_of(data, "data")
     address, kept = _pinned(view)
     return Source(kept, address, "uint8", (view.nbytes,), (1,), (_dlpack.CPU, 0))
 
@@ -107,6 +116,24 @@ def _of_dlpack(thing: Any) -> Source:
     return _dlpack.look(capsule)
 
 
+def plain_tensor(tensor: Any, what: str) -> Any:
+    """A torch.Tensor without conjugation and negation, which its memory knows nothing of.
+
+    Raises:
+        TypeError: it has no elements that lie in memory one by one; names `what`.
+    """
+    kind = str(tensor.layout).rpartition(".")[2]
+    kind = "quantized" if tensor.is_quantized else "nested" if getattr(tensor, "is_nested", False) else kind
+    if kind != "strided":
+        raise TypeError(f"{what}: it is {kind}, and only dense tensors are shared: share its parts")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"{what}: it is on {tensor.device.type!r}, and only tensors on 'cpu' and 'cuda' are shared")
+    for name in ("resolve_conj", "resolve_neg"):
+        if hasattr(tensor, name):
+            tensor = getattr(tensor, name)()
+    return tensor
+
+
 def source_of(thing: Any) -> Source:
     """An array of NumPy, PyTorch, CuPy, JAX or anything else with DLPack, __array_interface__ or the buffer protocol, as it lies in
     memory. A GPU's is ready in the legacy default stream.
@@ -120,6 +147,7 @@ def source_of(thing: Any) -> Source:
         return _of_interface(thing, interface)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(thing, torch.Tensor):
+        thing = plain_tensor(thing, "array")
         dtype = dtype_name(thing.dtype)
         raw = DTYPES[dtype][0] in _dlpack.SINCE_NOT_LONG
         source = _of_dlpack(thing.view(torch.uint8) if raw else thing)
@@ -130,7 +158,7 @@ def source_of(thing: Any) -> Source:
     try:
         memoryview(thing).release()
     except TypeError:
-        raise TypeError(f"an array is wanted (DLPack, __array_interface__ or the buffer protocol), not {type(thing).__name__}") from None
+        raise TypeError(f"array: one is wanted (DLPack, __array_interface__ or the buffer protocol), not {type(thing).__name__}") from None
     return _of_buffer(thing)
 
 

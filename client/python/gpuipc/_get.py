@@ -7,13 +7,14 @@ import time
 from typing import TYPE_CHECKING, Optional
 
 from . import errors, share
+from ._arguments import Owner, check_access
 from ._waits import Unwanted, in_slices, milliseconds
 from .array import Array
 from .buffer import Buffer
 from .layout import Layout
 
 if TYPE_CHECKING:
-    from .client import Client, Owner
+    from .client import Client
 
 _LOOK_MS = 50  # between looks at what tells nobody when it changes
 
@@ -22,6 +23,7 @@ class Wanted:
     """What `Client.get()` was asked for."""
 
     def __init__(self, name: Optional[str], id: Optional[str], owner: Owner, access: str, label: Optional[str], wait: float) -> None:
+        check_access(access)
         self.name, self.id, self.owner, self.access, self.label = name, id, owner, access, label
         self._until = time.monotonic() + milliseconds(wait, "wait") / 1000
 

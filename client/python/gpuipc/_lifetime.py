@@ -41,6 +41,16 @@ _connections: dict[int, weakref.ref[Connection]] = {}
 _keepers: dict[int, weakref.ref[Keeper]] = {}
 
 
+class OfThisProcess:
+    """What is neither pickled nor copied: a second object would think that it has what the first may give back."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{type(self).__name__}: it is this process's own, and cannot be pickled or copied: another process makes its own "
+                        "gpuipc.Client(), and asks for the same name or id")
+
+
 # ---- callbacks: the library must not be called from within one ----
 
 _inside = threading.local()
@@ -235,6 +245,11 @@ class Keeper:
             if not busy and self._pointer is not None:
                 self.end(in_earnest=True)
 
+    def not_forked(self) -> None:
+        """Raises ForkedError in a forked child, for what the library is not asked for."""
+        if self.pid != _process.pid:
+            self.forked()
+
     def forked(self) -> None:
         """Raises what the library says in a forked child."""
         raise errors.ForkedError(f"This {self.what} was made before fork() and belongs to the parent process. Connect anew in the child.",
@@ -270,8 +285,10 @@ class Lease(Keeper):
         self.facts = Facts(pointer)
 
     ordinal = -1  # of the GPU that it is mapped for
+    own: Any = None  # what is known by the address of its memory, which is another's as soon as that is unmapped
 
     def _end(self, pointer: int, error: _native.Error) -> int:
+        self.own = None
         return int(_native.library().gpuipc_release(pointer, ctypes.byref(error)))
 
     def _ready(self) -> bool:

@@ -20,6 +20,7 @@ _WORDS = (
     ("gpuipc_channel_create() or gpuipc_channel_attach()", "Client.channel_create() or Client.channel_attach()"),
     ("gpuipc_channel_begin() filled", "Channel.item() gave"),
     ("gpuipc_channel_take() filled", "Channel.take() gave"),
+    ("ChannelAttach (gpuipc_channel_attach)", "Client.channel_attach() or gpuipc.torch.channel.attach()"),
     ("gpuipc_buffer_size()", "Buffer.size"),
     ("gpuipc_buffer_offset()", "Buffer.offset"),
     ("gpuipc_channel_slot_bytes()", "Channel.slot_bytes"),

@@ -8,7 +8,7 @@ import sys
 from typing import Any, Callable, Optional
 
 from . import _copy, _cuda, _dlpack
-from ._lifetime import Facts, Keeper
+from ._lifetime import Facts, Keeper, OfThisProcess
 from .layout import DTYPES, Layout, parse_meta
 
 # What memoryview.cast() knows of them.
@@ -39,7 +39,7 @@ class _Copy:
         self.memory = memory
 
 
-class Array:
+class Array(OfThisProcess):
     """A view of shared memory as a tensor: `numpy.asarray(a)`, `torch.from_dlpack(a)`, `cupy.asarray(a)`, `memoryview(a)`.
 
     It copies nothing. The lease on the memory ends with the last view of it, which is this object or what was made from it. Made by

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import _copy, _native
-from ._lifetime import Facts, Lease
+from ._lifetime import Facts, Lease, OfThisProcess
 from .array import Array, Memory, _View
-from .errors import Error, InvalidParameterError, LayoutError
+from .errors import Error, InvalidParameterError
 from .layout import Layout, parse_meta
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .fence import Fence
 
 
-class Buffer:
+class Buffer(OfThisProcess):
     """Shared memory, with a lease on it. Made by `Client.allocate()`, `Client.open()` and `Client.put()`.
 
         with client.allocate(1 << 20, name="frames") as buffer:
@@ -189,7 +189,7 @@ class Buffer:
 
     def readinto(self, into: Any, offset: int = 0) -> int:
         """Fills a writable object of the buffer protocol from `offset` on; how many bytes that were. Errors as of read()."""
-        view = memoryview(into)
+        view = _copy.view_of(into, "into")
         if view.readonly or not view.c_contiguous:
             raise TypeError(f"into: it is {'read-only' if view.readonly else 'not contiguous'}")
         offset, n = self._range(offset, view.nbytes, "into")
@@ -249,13 +249,7 @@ class Buffer:
         if shape is None and dtype is None and strides is None and offset is None:
             return Array(self._memory(), self.layout())
         kind = dtype if dtype is not None else self.layout().dtype
-        start = offset or 0
-        if shape is None:
-            if strides is not None:
-                raise LayoutError("strides: give the shape that they belong to.", subject="strides")
-            one = Layout.of(kind, ())
-            shape = (max(0, self.size - start) // one.itemsize,)
-        return Array(self._memory(), Layout.of(kind, shape, strides, start))
+        return Array(self._memory(), Layout.within(self.size, kind, shape, strides, 0 if offset is None else offset))
 
     def __dlpack__(self, **how: Any) -> Any:
         """As of `Array`, of array() without arguments."""

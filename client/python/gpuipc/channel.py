@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import _cuda, _native, errors
+from ._lifetime import OfThisProcess
 from ._waits import in_slices
 from .aio import rouse, until
 from .fence import stream_handle
@@ -29,7 +30,7 @@ POLICIES = {"block": _native.BLOCK, "drop_oldest": _native.DROP_OLDEST}
 
 def choice(table: dict[str, int], value: str, what: str) -> int:
     """The number of a word. InvalidParameterError: names those that there are."""
-    if value not in table:
+    if not isinstance(value, str) or value not in table:
         raise errors.InvalidParameterError(f"{what}: {value!r} is none of {', '.join(table)}.", subject=what)
     return table[value]
 
@@ -67,7 +68,7 @@ class ChannelStats:
                         m.broken, m.lag, m.pid if m.pid >= 0 else None) for m in stats.members[:stats.n_members]))
 
 
-class Channel:
+class Channel(OfThisProcess):
     """A member of a channel. Made by `Client.channel_create()` and `Client.channel_attach()`; may be used from several threads at once.
 
         with channel.item() as item:          # a producer
@@ -180,10 +181,10 @@ class Channel:
     def fileno(self) -> int:
         """A descriptor for event loops, readable while the next take or begin need not wait; a call with timeout 0 that raises
         TimedOutError makes it unreadable. Only to be polled."""
+        self._held().not_forked()
         fd = self._fact("gpuipc_channel_fd")
         if fd < 0:
-            raise errors.NoMemoryError("The channel's descriptor cannot be had: no memory, threads or descriptors are left, or the channel "
-                                       "is another process's.")
+            raise errors.NoMemoryError("The channel's descriptor cannot be had: no memory, threads or descriptors are left.")
         return fd
 
     def stats(self) -> ChannelStats:
@@ -223,9 +224,22 @@ class Channel:
 
         member = self._held()
         if not in_slices(timeout, attempt, always=True):  # close() is to be noticed
-            waited = "is there" if not timeout else f"came within {timeout} s"
-            raise errors.TimedOutError(f"No {'slot' if member.producer else 'item'} {waited}.", subject="channel", name="gpuipc.TimedOut")
+            what = "slot" if member.producer else "item"
+            waited = "is there." if not timeout else f"came within {timeout} s. {self._why(member)}"
+            raise errors.TimedOutError(f"No {what} {waited}", subject="channel", name="gpuipc.TimedOut")
         return Item(member, item, handle)
+
+    def _why(self, member: Member) -> str:
+        """What was waited for in vain: whether there is anybody who could have given it."""
+        other = "consumer" if member.producer else "producer"
+        try:
+            n = sum(each.role == other and each.alive for each in self.stats().members)
+        except (errors.Error, ValueError):  # it was closed, or lost
+            return "Give a longer timeout."
+        if n == 0:
+            return f"It has no {other}: those that it had have left or died, or none has attached yet."
+        return (f"It has {n} {other}{'s' if n > 1 else ''}, " + ("who must take and release items: leave `with`, or call release()."
+                                                               if member.producer else "who put none. Give a longer timeout."))
 
     def _leave_over(self, pointer: int, item: _native.Item, stream: int) -> None:
         """What was begun is given up, what was taken is the next call's."""

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, Callable, Optional, TypeVar, Union
 
 from . import _copy, _cuda, _dlpack, _native, errors
-from ._lifetime import Connection, Lease, with_callbacks
+from ._arguments import UID_MAX, Owner, check_access, mode_text, owner_number, socket_path
+from ._lifetime import Connection, Lease, OfThisProcess, with_callbacks
 from ._waits import Unwanted, interruptible, milliseconds, never, patiently, short_milliseconds
 from .aio import in_thread
 from .array import Array
@@ -21,39 +22,10 @@ from .item import Member
 from .layout import dump_meta, own_meta
 from .watch import Watch
 
-ANYONE = -2
-_UID_MAX = (1 << 32) - 2
-Owner = Union[int, str, None]
 _T = TypeVar("_T")
 
 
-def owner_number(owner: Owner) -> int:
-    """A uid; None: the caller's own buffers or root's; "any": whoever's."""
-    if owner is None:
-        return -1
-    if owner == "any":
-        return ANYONE
-    if isinstance(owner, str):
-        raise errors.InvalidParameterError(f'owner: {owner!r} is no uid. Give a number, None for one\'s own or root\'s, or "any".',
-                                           subject="owner")
-    return _native.integer(owner, "owner", most=_UID_MAX)
-
-
-def mode_text(mode: Union[int, str, None]) -> Optional[bytes]:
-    """0o640 or "0640"."""
-    return _native.encode(f"{mode:04o}" if isinstance(mode, int) else mode, "mode")
-
-
-def _path(socket: Union[str, os.PathLike[str], None]) -> Optional[bytes]:
-    if socket is None:
-        return None
-    path = os.fsencode(socket)
-    if b"\0" in path:
-        raise errors.InvalidParameterError("socket: a NUL character cannot be part of a path.", subject="socket")
-    return path
-
-
-class Client:
+class Client(OfThisProcess):
     """A connection to gpuipcd. May be used from several threads at once.
 
         with gpuipc.Client() as client:
@@ -75,7 +47,7 @@ class Client:
 
     def __init__(self, socket: Union[str, os.PathLike[str], None] = None, *, label: Optional[str] = None, timeout: Optional[float] = None,
                  restart: Optional[float] = None) -> None:
-        options = _native.ConnectOptions(ctypes.sizeof(_native.ConnectOptions), _path(socket),
+        options = _native.ConnectOptions(ctypes.sizeof(_native.ConnectOptions), socket_path(socket),
                                          0 if timeout is None else max(1, short_milliseconds(timeout, "timeout")),
                                          0 if restart is None else short_milliseconds(restart, "restart") or -1, 0)
         self._label = _native.encode(label, "label")
@@ -203,8 +175,7 @@ class Client:
                      unwanted: Unwanted) -> Buffer:
         if (name is None) == (id is None):
             raise TypeError("give exactly one of name and id")
-        if access not in ("rw", "ro"):
-            raise errors.InvalidParameterError(f'access: {access!r} is neither "rw" nor "ro".', subject="access")
+        check_access(access)
         options = _native.OpenOptions(ctypes.sizeof(_native.OpenOptions), _native.RO if access == "ro" else _native.RW,
                                       owner_number(owner), 0, _native.encode(label, "label") or self._label)
         if id is not None:
@@ -428,7 +399,7 @@ class Client:
         return Watch(self, since)
 
     def _filter(self, name: Optional[str], uid: Optional[int]) -> Any:
-        owner = -1 if uid is None else _native.integer(uid, "uid", most=_UID_MAX)
+        owner = -1 if uid is None else _native.integer(uid, "uid", most=UID_MAX)
         return ctypes.byref(_native.ListOptions(ctypes.sizeof(_native.ListOptions), owner, _native.encode(name, "name")))
 
     def _enumerate(self, function: str, kind: Any, into: list[Any], read: Callable[[Any], Any], *arguments: Any) -> None:

@@ -203,8 +203,8 @@ def missing(error: Error, what: str, wait: Optional[float]) -> None:
     if wait is not None:
         look += ', and another user\'s is asked for with owner="any"'
     if isinstance(error, TimedOutError):
-        say(error, f"{what} did not come within {round(wait or 0, 3):g} s. Give a longer wait=, in seconds, or look whether it is there: "
-                   f"{look}.")
+        say(error, f"{what} did not come within {round(float(wait or 0), 3):g} s. Give a longer wait=, in seconds, or look whether it is "
+                   f"there: {look}.")
         return
     patience = "" if wait is None or wait > 0 else "Give wait= if its producer may still be on its way. "
     say(error, f"No such buffer as {what}, or none that this user may open. {patience}{look[:1].upper()}{look[1:]}.")

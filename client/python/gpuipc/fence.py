@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import _cuda, _native, errors
-from ._lifetime import Keeper
+from ._lifetime import Keeper, OfThisProcess
 from ._waits import Unwanted, in_slices, never
 from .aio import in_thread
 
@@ -49,7 +49,7 @@ class _Handle(Keeper):
         return 0
 
 
-class Fence:
+class Fence(OfThisProcess):
     """A 64-bit word of a buffer, at a multiple of 8 bytes. Made by `Buffer.fence()`; processes that make one of the same word share it.
 
     Who has done something signals the next value; who needs it waits until the word has come so far. It counts as a view of the buffer.
@@ -75,7 +75,7 @@ class Fence:
             self.close()
 
     def close(self) -> None:
-        """Nothing that was given to a stream may use it any more."""
+        """Nothing that was given to a stream may use it any more. Ends what waits, in threads and in event loops."""
         self._handle = None  # type: ignore[assignment]
         self._lease.drop_view(self)
 
@@ -119,8 +119,8 @@ class Fence:
             TimedOutError.
         """
         handle, value = self._held(), _native.integer(value, "value", most=_WORD_MAX)
+        number = stream_handle(stream)
         if stream is not None and not self.is_synchronous:
-            number = stream_handle(stream)
             with handle.called() as pointer, _cuda.for_stream(self._ordinal, number):
                 _native.call("gpuipc_fence_wait_stream", pointer, number, value, -1)
         else:
@@ -133,8 +133,10 @@ class Fence:
 
     def _await(self, handle: _Handle, value: int, timeout: Optional[float], unwanted: Unwanted) -> None:
         def attempt(ms: int) -> bool:
+            if self._handle is not handle:
+                raise ValueError("the fence is closed")
             with handle.called() as pointer:
                 return _native.tried("gpuipc_fence_wait", pointer, value, ms) or unwanted()
 
-        if not in_slices(timeout, attempt, always=unwanted is not never):
+        if not in_slices(timeout, attempt, always=True):  # close() is to be noticed
             raise errors.TimedOutError(f"The fence did not come to {value} within {timeout} s; it is at {self.value}.", subject="fence")

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Optional
 
 from . import _copy, _cuda, _dlpack, _native, errors
-from ._lifetime import Connection, Keeper
+from ._lifetime import Connection, Keeper, OfThisProcess
 from .array import Array, Memory
 from .fence import stream_handle
 from .layout import Layout, dump_meta, parse_meta
@@ -55,7 +55,7 @@ def _meta_of(meta_bytes: bytes) -> dict[str, Any]:
         return {}
 
 
-class Item:
+class Item(OfThisProcess):
     """A slot in hand: of a producer to be written and published, of a consumer to be read and released.
 
     Attributes:
@@ -137,19 +137,19 @@ class Item:
         ready_on = None if self._member.device == "host" else self._stream or 1
         return Memory(self._member, self.pointer, self.size, self._member.device, self._member.ordinal, not self._mine, stream=ready_on)
 
-    def array(self, shape: Any = None, dtype: Any = None, strides: Any = None, offset: int = 0) -> Array:
+    def array(self, shape: Any = None, dtype: Any = None, strides: Any = None, offset: Optional[int] = None) -> Array:
         """A view of the slot. A consumer's without arguments: as the metadata says. A producer's: shape and dtype are put into the item's
-        metadata, so that consumers find them.
+        metadata, so that consumers find them. Arguments are as of `Buffer.array()`; without a dtype it is uint8.
 
         Raises:
             LayoutError: it cannot be, or does not fit. BrokenItemError.
         """
         memory = self._memory()
-        if shape is None and dtype is None:
+        if shape is None and dtype is None and strides is None and offset is None:
             layout = None if self._mine else _described(self.meta_bytes, self.size)
             layout = layout or Layout.of("uint8", (self.size,))
         else:
-            layout = Layout.of(dtype if dtype is not None else "uint8", self.size if shape is None else shape, strides, offset)
+            layout = Layout.within(self.size, dtype if dtype is not None else "uint8", shape, strides, 0 if offset is None else offset)
         array = Array(memory, layout)
         if self._mine:
             self._layout, self._written = layout, max(self._written, layout.end)
@@ -208,10 +208,10 @@ class Item:
         """Before a copy to these bytes of the slot, which stays mapped until the member's end_call()."""
         if not self._mine or not self._in_hand:
             raise ValueError("only a producer writes, before it publishes")
-        _native.integer(offset, "offset", least=-_native.INTEGER_MAX)
-        if offset < 0 or offset + n > self.size:
+        if _native.integer(offset, "offset") + n > self.size:
             raise errors.InvalidParameterError(f"{what}: {n} bytes at {offset} do not fit into a slot of {self.size}. Make the channel "
                                                "with larger slot_bytes.", subject=what)
+        self._member.not_forked()
         self._member.begin_call()
 
     # ---- the end ----

@@ -55,8 +55,11 @@ def dtype_name(dtype: Any) -> str:
     """The name of a dtype given as a name, a numpy.dtype, a torch.dtype, or a scalar type such as numpy.float32.
 
     Raises:
-        LayoutError: there is none of that name here.
+        LayoutError: there is none of that name here, or it is one of another machine's byte order.
     """
+    if getattr(dtype, "isnative", True) is False:
+        raise LayoutError(f"dtype: {dtype!r} is not in this machine's byte order, which is what arrays here are in. Give "
+                          "dtype.newbyteorder('=') and swap the bytes of what is read.", subject="dtype")
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     name = name.rpartition(".")[2]
     if name == "bool_":
@@ -136,6 +139,22 @@ class Layout:
                 strides is None or (type(strides) is tuple and all(type(step) is int for step in strides))):
             return _known(dtype, shape, strides, offset)
         return cls._checked(dtype, shape, strides, offset)
+
+    @classmethod
+    def within(cls, size: int, dtype: Any, shape: Any, strides: Any, offset: Any) -> Layout:
+        """Of `size` bytes: checked. `shape` None: one dimension, of as many elements as fit behind the offset.
+
+        Raises:
+            LayoutError: says which of them cannot be.
+        """
+        (start,) = _integers((offset,), "offset")
+        if shape is None:
+            if strides is not None:
+                raise LayoutError("strides: give the shape that they belong to.", subject="strides")
+            if start > size:
+                raise LayoutError(f"offset: {start} is beyond the {size} bytes that there are.", subject="offset")
+            shape = ((size - start) // (DTYPES[dtype_name(dtype)][1] // 8),)
+        return cls.of(dtype, shape, strides, start)
 
     @classmethod
     def _checked(cls, dtype: Any, shape: Any, strides: Any, offset: Any) -> Layout:

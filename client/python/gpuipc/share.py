@@ -85,8 +85,9 @@ def follow(client: Client, card: Buffer, access: str = "rw", label: Optional[str
     try:
         buffer = open_as(client, id, access, label)
     except NoSuchBufferError as error:
-        raise NoSuchBufferError(f"The share {card.name or card.id} is there, but its memory is not: it was of a pool, whose process has "
-                                "ended. A pool made with keep= outlives its process.", name=error.name, subject=id) from error
+        raise NoSuchBufferError(f"The share {card.name or card.id} is there, but its memory is not: the process that it was made in has "
+                                "ended, or gives it up just now. What a pool() or empty() with keep= has made outlives its process.",
+                                name=error.name, subject=id) from error
     try:
         layout.check_foreign(buffer.size)
         lease: Any = buffer._held()

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Optional
 
 from . import _native, errors
-from ._lifetime import Keeper, _process
+from ._lifetime import Keeper, OfThisProcess, _process
 from ._waits import in_slices
 from .aio import rouse, until
 from .info import Event
@@ -26,7 +26,7 @@ class _Handle(Keeper):
         return 0
 
 
-class Watch:
+class Watch(OfThisProcess):
     """An iterator over `Event`s, and an asynchronous one. Made by `Client.watch()`. One thread at a time takes events.
 
     It ends when it is closed. Iterating raises EventsLostError when the reader was too slow: make a new one with since=error.oldest − 1.
@@ -55,6 +55,7 @@ class Watch:
         """A descriptor that is readable while next(timeout=0) may have something. Only to be polled."""
         if self._handle is None:
             raise ValueError("the watch is closed")
+        self._handle.not_forked()
         return int(_native.library().gpuipc_watch_fd(self._handle.pointer))
 
     def next(self, timeout: Optional[float] = None) -> Event:

@@ -68,7 +68,7 @@ def cloned(batch: Any) -> Any:
 def key_of(batch: Any) -> Any:
     """Equal for batches that lie alike in a slot and have equal numbers and strings; to be hashed."""
     if isinstance(batch, torch.Tensor):
-        if batch.layout != torch.strided:
+        if batch.layout != torch.strided or getattr(batch, "is_nested", False):
             _compat.plain(batch)
         return batch.dtype, batch.shape, batch.stride()
     if isinstance(batch, (tuple, list)):
@@ -114,7 +114,11 @@ class Plan:
             self.meta = self.layouts[0].to_meta()
         else:
             self.meta = {"batch": {"v": VERSION, "tensors": [self._written(layout) for layout in self.layouts], "tree": self.tree}}
-        self.text = json.dumps(self.meta, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        try:
+            self.text = json.dumps(self.meta, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        except ValueError as error:  # as of nan, and of half a surrogate pair
+            raise errors.InvalidParameterError(f"batch: its numbers and strings cannot be written as JSON: {error}. Send a number "
+                                               "like that as a tensor.", subject="batch") from None
 
     def _add(self, tensor: torch.Tensor) -> Any:
         if tensor.device.type != "meta":
@@ -154,6 +158,6 @@ def layouts_of(item: Item) -> tuple[list[Layout], Any]:
         if not isinstance(row, list) or len(row) not in (3, 4):
             raise LayoutError("meta: a tensor of a batch makes no sense.", subject="meta")
         layout = Layout.of(row[0], row[1], row[3] if len(row) == 4 else None, row[2])
-        layout.check(item.size)
+        layout.check_foreign(item.size)
         layouts.append(layout)
     return layouts, batch.get("tree")

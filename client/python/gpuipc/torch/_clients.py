@@ -19,8 +19,11 @@ def client_for(client: Optional[Client] = None, socket: Optional[str] = None) ->
 
     Raises:
         UnreachableError: no daemon answers there.
+        TypeError: what is given is no Client.
     """
     if client is not None:
+        if not isinstance(client, Client):
+            raise TypeError(f"client: a gpuipc.Client is wanted, not {type(client).__name__}; that of a socket is gpuipc.Client(path)")
         return client
     pid, socket = os.getpid(), socket or os.environ.get("GPUIPC_SOCKET") or None
     with _lock:

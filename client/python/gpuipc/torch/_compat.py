@@ -11,11 +11,11 @@ from typing import Any, Optional
 
 import torch
 
-from .. import _cuda
+from .. import _copy, _cuda, errors
 from ..buffer import Buffer
 from ..client import Client
 from ..errors import LayoutError
-from ..layout import Layout
+from ..layout import DTYPES, Layout
 
 _digits: dict[int, str] = {}
 _uuids: weakref.WeakKeyDictionary[Client, dict[int, str]] = weakref.WeakKeyDictionary()
@@ -47,16 +47,14 @@ def plain(tensor: Any) -> torch.Tensor:
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor: a torch.Tensor is wanted, not {type(tensor).__name__}")
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        what = "quantized" if tensor.is_quantized else str(tensor.layout).replace("torch.", "")
-        raise TypeError(f"tensor: it is {what}, and only dense tensors are shared: share its parts")
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise TypeError(f"tensor: it is on {tensor.device.type!r}, and only tensors on 'cpu' and 'cuda' are shared")
-    tensor = tensor.detach()
-    for name in ("resolve_conj", "resolve_neg"):
-        if hasattr(tensor, name):
-            tensor = getattr(tensor, name)()
-    return tensor
+    found: torch.Tensor = _copy.plain_tensor(tensor.detach(), "tensor")
+    return found
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie in memory one by one, and are of a dtype that there is a name for."""
+    nested = getattr(tensor, "is_nested", False)
+    return tensor.layout == torch.strided and not tensor.is_quantized and not nested and str(tensor.dtype).rpartition(".")[2] in DTYPES
 
 
 def layout_of(tensor: torch.Tensor, offset: int = 0) -> Layout:
@@ -115,8 +113,15 @@ def bytes_of(buffer: Buffer) -> torch.Tensor:
 
 
 def placed(device: Any) -> torch.device:
-    """The device that is named, a GPU with its number; None: the current GPU, or host memory where there is none."""
+    """The device that is named, a GPU with its number; None: the current GPU, or host memory where there is none.
+
+    Raises:
+        InvalidParameterError: tensors are not shared there.
+    """
     where = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+    if where.type not in ("cpu", "cuda"):
+        raise errors.InvalidParameterError(f"device: {str(where)!r} is neither 'cpu' nor 'cuda', where tensors are shared.",
+                                           subject="device")
     return torch.device("cuda", torch.cuda.current_device()) if where.type == "cuda" and where.index is None else where
 
 

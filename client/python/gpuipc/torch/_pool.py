@@ -22,9 +22,11 @@ from typing import Any, Optional, Union
 import torch
 
 from .. import _native, errors
+from .._arguments import mode_text
+from .._lifetime import OfThisProcess
 from .._waits import milliseconds
 from ..buffer import Buffer
-from ..client import Client, mode_text
+from ..client import Client
 from . import _compat
 from ._clients import client_for
 from ._expandable import without_expandable_segments
@@ -48,6 +50,7 @@ _own: weakref.WeakValueDictionary[int, _Own] = weakref.WeakValueDictionary()
 class _Own:
     def __init__(self, block: Block) -> None:
         self.block = block
+        self.passed_on = False  # other shares than the one that it was made for name it
 
 
 def remember(raw: torch.Tensor, buffer: Buffer) -> None:
@@ -55,10 +58,18 @@ def remember(raw: torch.Tensor, buffer: Buffer) -> None:
     if raw.numel() == 0:
         return
     own = _Own(Block(raw.data_ptr(), buffer.size, buffer.id))
-    # The lease lives as long as the memory is mapped, and so does what is known of it.
-    lease: Any = buffer._held()
-    lease.own = own
+    buffer._held().own = own  # which is given up before the memory is unmapped
     _own[own.block.pointer] = own
+
+
+def forget(tensor: torch.Tensor) -> bool:
+    """What remember() knows of a tensor's buffer, which is to be given up. False: it is not to be, since another share names it."""
+    own = _own.get(_compat.storage_range(tensor)[0])
+    if own is not None and own.passed_on:
+        return False
+    if own is not None:
+        _own.pop(own.block.pointer, None)
+    return True
 
 
 def find(address: int) -> Optional[Block]:
@@ -142,6 +153,9 @@ class _Bytes:
 def prepare(tensor: torch.Tensor, block: Block, neighbours: bool) -> None:
     """What earlier tensors left behind this one in its block is not given away with it."""
     start, n = _compat.storage_range(tensor)
+    own = _own.get(block.pointer)
+    if own is not None:
+        own.passed_on = True
     rest = block.pointer + block.size - (start + n)
     if not neighbours and rest > 0 and tensor.device.type == "cuda":
         torch.as_tensor(_Bytes(start + n, rest), device=tensor.device).zero_()
@@ -177,7 +191,7 @@ def _ordinal_of(device: Any) -> Optional[int]:
     return int(where.index)
 
 
-class Pool:
+class Pool(OfThisProcess):
     """A memory pool of PyTorch's whose blocks are buffers of the daemon's. `with` makes it the one that this thread's new tensors on the
     device come from; again and again, and in several threads at once. Not within another pool's: PyTorch goes by the outermost.
 

@@ -13,6 +13,8 @@ from typing import Any, Callable, Optional, Union
 import torch
 
 from .. import errors
+from .._arguments import check_access
+from .._lifetime import OfThisProcess
 from ..array import Array
 from ..buffer import Buffer
 from ..client import Client
@@ -36,12 +38,19 @@ def pin(reaper: Reaper, card: str, what: tuple[torch.Tensor, list[torch.Tensor]]
     reaper.expect(card, "freed", lambda: _pinned.pop(key, None))
 
 
+def give_up(client: Client, id: str) -> None:
+    """Nobody opens that buffer any more, nor is it kept: it ends with the last lease."""
+    # A client that was closed, or a daemon that is away: the end of the lease is the end of it.
+    with contextlib.suppress(errors.Error, ValueError):
+        client.free(id=id)
+
+
 def pinned() -> int:
     """How many tensors' memory is kept for those who have them."""
     return sum(pid == os.getpid() for pid, _ in list(_pinned))
 
 
-class Share:
+class Share(OfThisProcess):
     """A tensor that others can get, by `name` or by `id`. Made by `put()`.
 
     While it is open, others may get it. `close()`, leaving `with`, or for one without a name the end of this object, takes name and id
@@ -100,9 +109,9 @@ class Share:
         if card is None or self._pid != os.getpid():
             return
         _named.discard(self)
-        # A client that was closed, or a daemon that is away: the end of the lease is the end of it.
-        with contextlib.suppress(errors.Error, ValueError):
-            self._client.free(id=card.id)
+        give_up(self._client, card.id)
+        if self.copied and pools.forget(self.tensor):  # made for this share alone, and kept for who might have got it
+            give_up(self._client, self.buffer)
         card.close()
 
     def __del__(self, _finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -118,11 +127,13 @@ def _copy(client: Client, tensor: torch.Tensor, handle: Optional[str], mode: Uni
                              wait=wait, meta=layout.to_meta(), label=label)
     try:
         raw = _compat.bytes_of(buffer)
-        pools.remember(raw, buffer)
+        if not hold:  # what is held is on its way to one receiver, and cannot be shared once more
+            pools.remember(raw, buffer)
         shared = _compat.tensor_in(raw, layout)
         shared.copy_(tensor)
     except BaseException:
         hold = False
+        give_up(client, buffer.id)
         raise
     finally:
         if not hold:
@@ -177,12 +188,17 @@ def put(tensor: torch.Tensor, name: Optional[str] = None, *, client: Optional[Cl
         where, shared = found.buffer, tensor
         layout = _compat.layout_of(tensor, tensor.data_ptr() - found.pointer if tensor.numel() else 0)
         pools.prepare(tensor, found, neighbours)
-    _compat.settle(tensor)
-    if seal:
-        client.seal(where)
-    share = Share(client, shared, reason, name, where)
-    share._held = held
-    share._publish(layout, _compat.device_name(client, tensor.device), mode, keep, label)
+    try:
+        _compat.settle(tensor)
+        if seal:
+            client.seal(where)
+        share = Share(client, shared, reason, name, where)
+        share._held = held
+        share._publish(layout, _compat.device_name(client, tensor.device), mode, keep, label)
+    except BaseException:
+        if reason:
+            give_up(client, where)
+        raise
     return share
 
 
@@ -213,6 +229,7 @@ def get(name: Optional[str] = None, *, id: Optional[str] = None, client: Optiona
         LayoutError: the buffer holds no tensor, or one of a dtype that this PyTorch does not have.
     """
     client = client_for(client)
+    check_access(access)
     # A card is only read, whoever's it is.
     first = client.open(name, id=id, owner=owner, access="ro", wait=wait, label=label)
     if is_card(first.meta):
@@ -258,7 +275,11 @@ def empty(*size: Any, dtype: Optional[torch.dtype] = None, device: Any = None, c
     layout = Layout.of(str(dtype or torch.get_default_dtype()), shape)
     buffer = client.allocate(max(1, layout.nbytes), device=where, handle=handle, mode=mode, keep=keep,
                              wait=wait, meta=layout.to_meta())
-    with buffer:
-        raw = _compat.bytes_of(buffer)
-        pools.remember(raw, buffer)
-        return _compat.tensor_in(raw, layout)
+    try:
+        with buffer:
+            raw = _compat.bytes_of(buffer)
+            pools.remember(raw, buffer)
+            return _compat.tensor_in(raw, layout)
+    except BaseException:
+        give_up(client, buffer.id)
+        raise

@@ -20,6 +20,7 @@ from typing import Any, Optional, Union
 import torch
 
 from .. import errors
+from .._lifetime import OfThisProcess
 from ..array import Array
 from ..channel import Channel, ChannelStats, Item
 from ..client import Client
@@ -37,7 +38,7 @@ def _raw(item: Item) -> torch.Tensor:
     return raw
 
 
-class Received:
+class Received(OfThisProcess):
     """A batch in hand: `batch` is views of its slot, good until `release()` or the end of `with`."""
 
     def __init__(self, channel: TensorChannel, item: Item) -> None:
@@ -56,7 +57,7 @@ class Received:
         self.item.release(self._channel.stream)
 
 
-class TensorChannel:
+class TensorChannel(OfThisProcess):
     """A member of a channel that carries tensors, in the current stream of its GPU. Made by `create()` and `attach()`.
 
         channel = gpuipc.torch.channel.create("batches", like=batch, slots=4)      # a producer

@@ -3,16 +3,27 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Optional, Union
 
 from .. import errors
+from .._lifetime import OfThisProcess
 from ..client import Client
+from ..layout import ELEMENTS_MAX
 from ._batch import cloned
 from .channel import TensorChannel, attach
 
 _EPOCH = "epoch"
+
+
+def _tensors_in(channel: Any) -> TensorChannel:
+    """TypeError: it is another kind of channel, or none."""
+    if not isinstance(channel, TensorChannel):
+        raise TypeError(f"channel: a gpuipc.torch.TensorChannel is wanted, not {type(channel).__name__}: gpuipc.torch.channel.create() and "
+                        "attach() make them")
+    return channel
 
 
 def feed(channel: TensorChannel, batches: Iterable[Any], *, timeout: Optional[float] = None, last: bool = False) -> int:
@@ -32,6 +43,7 @@ def feed(channel: TensorChannel, batches: Iterable[Any], *, timeout: Optional[fl
         TimedOutError, ClosedError, InvalidParameterError: as of `TensorChannel.send()`.
     """
     n = 0
+    _tensors_in(channel)
     for batch in batches:
         channel.send(batch, timeout)
         n += 1
@@ -43,7 +55,7 @@ def feed(channel: TensorChannel, batches: Iterable[Any], *, timeout: Optional[fl
 
 def end_epoch(channel: TensorChannel, batches: int = 0, timeout: Optional[float] = None) -> None:
     """Tells consumers that an epoch, of so many batches, is over. Errors as of `feed()`."""
-    stats = channel.stats()
+    stats = _tensors_in(channel).stats()
     consumers = sum(member.role == "consumer" and member.alive for member in stats.members)
     if channel.channel.kind == "queue" and consumers > 1:
         raise ValueError(f"the channel is a queue with {consumers} consumers, and the end of an epoch would reach one of them: have a "
@@ -53,7 +65,21 @@ def end_epoch(channel: TensorChannel, batches: int = 0, timeout: Optional[float]
         item.publish(0, stream=channel.stream)
 
 
-class ChannelLoader:
+def _batches_of(meta: dict[str, Any]) -> Optional[int]:
+    """Of an item that ends an epoch, how many batches that had; None: it is a batch, whose metadata may say of what epoch.
+
+    Raises:
+        LayoutError: it makes no sense.
+    """
+    if _EPOCH not in meta or "tensor" in meta or "batch" in meta:
+        return None
+    n = meta[_EPOCH]
+    if type(n) is not int or not 0 <= n <= ELEMENTS_MAX:
+        raise errors.LayoutError(f"meta: an epoch of {reprlib.repr(n)} batches makes no sense.", subject="meta")
+    return n
+
+
+class ChannelLoader(OfThisProcess):
     """Iterates over the batches that another process feeds, an epoch a loop, as one does over a torch.utils.data.DataLoader.
 
         loader = gpuipc.torch.data.ChannelLoader("batches", wait=30)
@@ -61,14 +87,15 @@ class ChannelLoader:
             for images, labels in loader:
                 ...
 
-    A loop ends with the epoch, or when the channel was ended or left by its producers for good.
+    A loop ends with the epoch, or when the channel was ended. It does not when all producers have died or left, since others may come:
+    `timeout` ends the wait for those.
 
     Args:
         channel: a name to attach to, or a `TensorChannel`.
         copy: False: batches are views of their slots, good until the next is asked for. True: clones, which may be kept and written to, and
             the slot goes back at once.
         broken: of a batch whose producer died: "raise" BrokenItemError, after which one may iterate on; or "skip" it.
-        timeout: seconds to wait for each batch; None: without end.
+        timeout: seconds to wait for each batch; None: without end. TimedOutError says whether there is a producer.
         length: what len() says; None: as many as the last complete epoch had.
         client, owner, wait, device: as of `attach()`.
 
@@ -82,7 +109,8 @@ class ChannelLoader:
                  device: Any = None) -> None:
         if broken not in ("raise", "skip"):
             raise errors.InvalidParameterError(f'broken: {broken!r} is neither "raise" nor "skip".', subject="broken")
-        self.channel = attach(channel, client=client, owner=owner, wait=wait, device=device) if isinstance(channel, str) else channel
+        self.channel = attach(channel, client=client, owner=owner, wait=wait, device=device) if isinstance(channel, str) else (
+            _tensors_in(channel))
         self._copy, self._skip, self._timeout, self._length = copy, broken == "skip", timeout, length
         self._over = False
         self.epoch = self.skipped = 0
@@ -114,9 +142,10 @@ class ChannelLoader:
                 if item.broken and self._skip:
                     self.skipped += 1
                     continue
-                if not item.broken and _EPOCH in item.meta:
+                batches = None if item.broken else _batches_of(item.meta)
+                if batches is not None:
                     self.epoch += 1
-                    self._length = int(item.meta[_EPOCH])
+                    self._length = batches
                     return
                 batch = self.channel.batch_of(item)
                 if self._copy:

@@ -25,6 +25,8 @@ import torch
 import torch.multiprocessing.reductions as reductions
 
 from .. import errors
+from .._arguments import mode_text
+from .._waits import milliseconds
 from ..client import Client
 from ..layout import Layout
 from ..share import publish
@@ -49,24 +51,32 @@ _pending: dict[tuple[int, str], Callable[[], None]] = {}
 _lock = threading.RLock()
 
 
-def register(client: Optional[Client] = None, *, devices: Sequence[str] = ("cuda",), keep: float = 60, neighbours: bool = False,
-             mode: Union[int, str, None] = None) -> None:
+def register(client: Optional[Client] = None, *, devices: Union[str, Sequence[str]] = ("cuda",), keep: float = 60,
+             neighbours: bool = False, mode: Union[int, str, None] = None) -> None:
     """From now on tensors that this process sends go by the daemon. Receivers need nothing but the package. May be called again, with
     other arguments.
 
     Args:
         client: None: the process's own. A forked child uses its own in any case.
-        devices: of which tensors: "cuda", "cpu". Others go PyTorch's own way.
+        devices: of which tensors: "cuda", "cpu". Others go PyTorch's own way, and so do those that are not dense, or of a dtype that
+            `gpuipc.layout` has no name for.
         keep: seconds that a tensor which nobody has received yet stays after this process has ended. Of a tensor that is not copied, its
             pool's keep counts as well.
         neighbours: as of `gpuipc.torch.put()`.
         mode: who may receive, as a Unix mode; None: "0600", this user's processes.
+
+    What is wrong is said here and now: queues send in a thread of their own, where an error is printed and the tensor is lost.
     """
     global _settings
-    wrong = set(devices) - {"cuda", "cpu"}
-    if wrong:
-        raise errors.InvalidParameterError(f'devices: {sorted(wrong)[0]!r} is neither "cuda" nor "cpu".', subject="devices")
-    _settings = _Settings(client, frozenset(devices), keep, neighbours, mode)
+    if client is not None:
+        client_for(client)
+    milliseconds(keep, "keep")
+    mode_text(mode)
+    kinds: tuple[Any, ...] = tuple(devices) if isinstance(devices, (list, tuple, set, frozenset)) else (devices,)
+    for each in kinds:
+        if each not in ("cuda", "cpu"):
+            raise errors.InvalidParameterError(f'devices: {str(each)!r} is neither "cuda" nor "cpu".', subject="devices")
+    _settings = _Settings(client, frozenset(kinds), keep, neighbours, mode)
     for kind in _TYPES:
         ForkingPickler.register(kind, _reduce)
 
@@ -118,9 +128,7 @@ def _await(client: Client, id: str, done: Callable[[], None]) -> None:
 
 def _let_go(client: Client, buffer: Any) -> Callable[[], None]:
     def done() -> None:
-        # Nobody else is to have it, nor is it kept; who has it has it.
-        with contextlib.suppress(errors.Error, ValueError):
-            client.free(id=buffer.id)
+        share.give_up(client, buffer.id)
         buffer.close()
     return done
 
@@ -132,8 +140,12 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str, bool]:
     found, reason, held = pools.survey(plain, settings.neighbours)
     if reason:
         buffer, _, _ = share._copy(client, plain, None, settings.mode, settings.keep, 0, None, hold=True)
-        _compat.settle(plain)
-        _await(client, buffer.id, _let_go(client, buffer))
+        try:
+            _compat.settle(plain)
+            _await(client, buffer.id, _let_go(client, buffer))
+        except BaseException:
+            _let_go(client, buffer)()
+            raise
         return client.socket, buffer.id, False
     assert found is not None
     pools.prepare(plain, found, settings.neighbours)
@@ -147,9 +159,14 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str, bool]:
     return client.socket, card.id, True
 
 
+def _is_sent(tensor: torch.Tensor) -> bool:
+    """Whether a tensor can be shared. What cannot, PyTorch has ways of its own for, or its own words against."""
+    return _compat.is_dense(tensor) and not tensor.has_names() and not (tensor.requires_grad and not tensor.is_leaf)
+
+
 def _reduce(tensor: torch.Tensor) -> Any:
     settings = _settings
-    if settings is None or tensor.device.type not in settings.devices or (tensor.requires_grad and not tensor.is_leaf):
+    if settings is None or tensor.device.type not in settings.devices or not _is_sent(tensor):
         return reductions.reduce_tensor(tensor)
     return _rebuild, (*_send(tensor, settings), isinstance(tensor, torch.nn.Parameter), tensor.requires_grad)
 
