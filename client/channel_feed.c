@@ -60,7 +60,8 @@ void channel_feed_look_again(gpuipc_channel *channel, bool found_nothing) {
         struct channel_feed *feed = &channel->feed;
         uint64_t counted;
 
-        if (atomic_load_explicit(&feed->fd, memory_order_relaxed) < 0)
+        /* Not before the release that comes ahead of this: see feed_run(). */
+        if (atomic_load(&feed->fd) < 0)
                 return;
         if (found_nothing ? !atomic_load(&feed->readable) : !atomic_load(&feed->busy))
                 return;
