@@ -78,12 +78,8 @@ static int grant_take_fd(const struct handle_info *handle, struct reply *reply, 
         r = fdset_split_take(&reply->fds, (size_t)handle->fd + 1, &own);
         if (r == -ENOMEM)
                 return error_no_memory(ret_error);
-        if (r < 0 && reply->truncated)
-                return error_set(ret_error, GPUIPC_ERROR_MAP, EMFILE, NULL,
-                                 "The buffer's descriptor could not be received: this process has too many open. Close some "
-                                 "or raise the limit (ulimit -n).");
         if (r < 0)
-                return error_protocol(ret_error, "a descriptor is missing");
+                return conn_no_descriptor(reply, "The buffer's descriptor", ret_error);
         *ret_fd = fdset_take(&own, (size_t)handle->fd);
         return GPUIPC_OK;
 }
@@ -157,9 +153,11 @@ int buffer_from_reply(gpuipc_client *client, struct conn *conn, struct reply *re
         const char *lease = NULL;
         int r = grant_read(reply, method, &buffer, &lease, ret_error);
 
+        if (r == GPUIPC_ERROR_NO_MEMORY && !lease)
+                lease = conn_lease_of(reply);
         if (r != GPUIPC_OK && lease) {
                 fdset_deinit(&reply->fds);
-                conn_return_lease(conn, lease, deadline);
+                (void)conn_return_lease(conn, lease, deadline);
         }
         if (r != GPUIPC_OK)
                 return r;
@@ -270,6 +268,7 @@ static int buffer_release(gpuipc_buffer *buffer, gpuipc_error *ret_error) {
         unsent = r == GPUIPC_ERROR_TIMED_OUT;
         if (!unsent)
                 r = release_by(client, conn, buffer->claim, deadline, ret_error);
+        unsent = unsent || r == GPUIPC_ERROR_NO_MEMORY; /* or sent and unanswered: twice does no harm */
         (void)pthread_mutex_lock(&client->lock);
         /* What could not be said yet is left to whoever has the connection next. */
         if (buffer->claim->conn && (unsent || (r != GPUIPC_OK && conn->away_usec != 0)))

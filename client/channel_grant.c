@@ -33,15 +33,11 @@ static struct channel_parts *parts_new(void) {
         return parts;
 }
 
-static int descriptor(struct fdset *fds, int64_t index, bool truncated, int *ret_fd, gpuipc_error *ret_error) {
+static int descriptor(struct fdset *fds, int64_t index, const struct reply *reply, int *ret_fd, gpuipc_error *ret_error) {
         int fd = index >= 0 && index < FDSET_MAX ? fdset_take(fds, (size_t)index) : -1;
 
-        if (fd < 0 && truncated)
-                return error_set(ret_error, GPUIPC_ERROR_MAP, EMFILE, NULL,
-                                 "The channel's descriptors could not be received: this process has too many open. Close some or raise "
-                                 "the limit (ulimit -n).");
         if (fd < 0)
-                return error_protocol(ret_error, "a descriptor is missing");
+                return conn_no_descriptor(reply, "The channel's descriptors", ret_error);
         fd_closep(ret_fd);
         *ret_fd = fd;
         return GPUIPC_OK;
@@ -101,23 +97,23 @@ static void facts_fill(const struct channel_reply *reply, struct channel_parts *
         parts->generation = (uint32_t)reply->generation;
 }
 
-static int parts_read(const struct channel_reply *reply, struct fdset *fds, bool truncated, int *ret_fd, struct channel_parts *parts,
-                      gpuipc_error *ret_error) {
+static int parts_read(const struct channel_reply *reply, struct fdset *fds, const struct reply *whole, int *ret_fd,
+                      struct channel_parts *parts, gpuipc_error *ret_error) {
         int r = facts_check(reply, ret_error);
 
         if (r != GPUIPC_OK)
                 return r;
         facts_fill(reply, parts);
-        r = descriptor(fds, reply->data.fd, truncated, ret_fd, ret_error);
+        r = descriptor(fds, reply->data.fd, whole, ret_fd, ret_error);
         if (r == GPUIPC_OK)
-                r = descriptor(fds, reply->control.fd, truncated, &parts->control_fd, ret_error);
+                r = descriptor(fds, reply->control.fd, whole, &parts->control_fd, ret_error);
         if (r == GPUIPC_OK && reply->fences) {
                 parts->fences_kind = strdup(reply->fences->kind);
                 parts->fences_offset = reply->fences->offset;
                 parts->fences_size = reply->fences->size;
                 if (!parts->fences_kind)
                         return error_no_memory(ret_error);
-                r = descriptor(fds, reply->fences->fd, truncated, &parts->fences_fd, ret_error);
+                r = descriptor(fds, reply->fences->fd, whole, &parts->fences_fd, ret_error);
         }
         return r == GPUIPC_OK ? channel_peers_read(&reply->participants, fds, parts->peers, ret_error) : r;
 }
@@ -142,7 +138,7 @@ int channel_grant_read(struct reply *reply, enum method method, struct grant_rep
         parts = parts_new();
         if (!parts || fdset_split_take(&reply->fds, reply->fds.n, &fds) == -ENOMEM)
                 return error_no_memory(ret_error);
-        r = parts_read(&grant, &fds, reply->truncated, ret_fd, parts, ret_error);
+        r = parts_read(&grant, &fds, reply, ret_fd, parts, ret_error);
         if (r != GPUIPC_OK)
                 return r;
         *ret_parts = take_ptr(parts);

@@ -330,13 +330,17 @@ static bool keep_locked(const gpuipc_client *client, const struct conn *conn) {
 /* Gives back what could not be when its buffer object went. Under the lock, let go meanwhile. */
 static void release_left_locked(gpuipc_client *client, struct conn *conn, int64_t deadline) {
         struct claim *claim;
+        bool done = true;
 
-        while (conn_open(conn) && !conn->owed && (claim = claim_left_behind(conn))) {
+        while (done && conn_open(conn) && !conn->owed && (claim = claim_left_behind(conn))) {
                 claim_leave(claim);
                 (void)pthread_mutex_unlock(&client->lock);
-                conn_return_lease(conn, claim->id, deadline);
-                free(claim);
+                done = conn_return_lease(conn, claim->id, deadline);
                 (void)pthread_mutex_lock(&client->lock);
+                if (done)
+                        free(claim);
+                else
+                        claim_join(claim, conn);
         }
 }
 

@@ -44,13 +44,17 @@ void conn_free(struct conn *conn) {
         free(conn);
 }
 
+static void conn_drop(struct conn *conn) {
+        conn->epoll_fd = -1;
+        wire_deinit(&conn->wire);
+        wire_init(&conn->wire, -1, CONN_REPLY_MAX);
+}
+
 void conn_close(struct conn *conn) {
         /* By hand: a descriptor that a forked child inherited stays in the set when it is closed here. */
         if (conn->epoll_fd >= 0 && conn_open(conn))
                 (void)epoll_ctl(conn->epoll_fd, EPOLL_CTL_DEL, conn->wire.fd, NULL);
-        conn->epoll_fd = -1;
-        wire_deinit(&conn->wire);
-        wire_init(&conn->wire, -1, CONN_REPLY_MAX);
+        conn_drop(conn);
         conn->doubtful = conn->doubtful || (conn->owed && conn->token);
         conn->owed = conn->unasked = conn->resuming = false;
 }
@@ -59,7 +63,7 @@ void conn_abandon(struct conn *conn) {
         conn->epoll_fd = -1; /* the set is the parent's too */
         conn->n_left = 0;    /* and another of its threads may have had the list in hand */
         if (!conn->busy) {
-                conn_close(conn);
+                conn_drop(conn);
                 return;
         }
         fd_closep(&conn->wire.fd);
@@ -197,22 +201,24 @@ static int reply_parse(struct conn *conn, const char *text, size_t n, struct rep
         const char *why = "it is not JSON";
         int r = codec_parse(text, n, &doc, &why);
 
+        if (r == 0) {
+                why = "it is not a reply";
+                r = codec_reply(doc, &head);
+        }
         if (r == -ENOMEM) {
-                conn_close(conn); /* what it said is lost, so what is true is not known */
+                wire_put_back(&conn->wire, n); /* it may be a lease: read again, and given back, when this is next used */
                 return error_no_memory(ret_error);
         }
         if (r < 0)
                 return senseless(conn, why, ret_error);
-        if (codec_reply(doc, &head) < 0)
-                return senseless(conn, "it is not a reply", ret_error);
         if (!head.continues && conn->wire.in.n > conn->wire.in_used)
                 return senseless(conn, "more follows the last reply", ret_error);
         if (!head.continues)
                 conn->owed = false;
         *ret = (struct reply){ .doc = take_ptr(doc), .error = head.error, .continues = head.continues,
-                               .truncated = conn->wire.truncated, .fds = conn->wire.fds };
+                               .truncated = conn->wire.truncated, .forgotten = conn->wire.forgotten, .fds = conn->wire.fds };
         conn->wire.fds = (struct fdset){ 0 };
-        conn->wire.truncated = false;
+        conn->wire.truncated = conn->wire.forgotten = false;
         return GPUIPC_OK;
 }
 
@@ -230,8 +236,6 @@ static int conn_take(struct conn *conn, struct reply *ret, gpuipc_error *ret_err
                 return senseless(conn, "it is not JSON", ret_error);
         if (r == 0)
                 return -EAGAIN;
-        if (r == -ENOMEM)
-                return error_no_memory(ret_error);
         if (r < 0)
                 return senseless(conn, "a reply has no end", ret_error);
         return reply_parse(conn, text, n, ret, ret_error);
@@ -329,7 +333,7 @@ int conn_settle(struct conn *conn, int64_t deadline, gpuipc_error *ret_error) {
                         return r;
                 lease = conn->owed ? NULL : conn_lease_of(&reply);
                 if (lease)
-                        conn_return_lease(conn, lease, deadline);
+                        (void)conn_return_lease(conn, lease, deadline);
         }
         return GPUIPC_OK;
 }
@@ -361,11 +365,23 @@ int conn_call(struct conn *conn, const struct bytes *message, int64_t deadline, 
         return GPUIPC_OK;
 }
 
-void conn_return_lease(struct conn *conn, const char *lease, int64_t deadline) {
+bool conn_return_lease(struct conn *conn, const char *lease, int64_t deadline) {
         _cleanup_(bytes_deinit) struct bytes message = { 0 };
         _cleanup_(reply_deinit) struct reply reply = { 0 };
         struct release_params params = { .lease = lease };
+        int r = message_put(&message, METHOD_RELEASE, &params, false, NULL);
 
-        if (message_put(&message, METHOD_RELEASE, &params, false, NULL) == GPUIPC_OK)
-                (void)conn_call(conn, &message, deadline, &reply, NULL);
+        if (r == GPUIPC_OK)
+                r = conn_call(conn, &message, deadline, &reply, NULL);
+        return r != GPUIPC_ERROR_NO_MEMORY;
+}
+
+int conn_no_descriptor(const struct reply *reply, const char *whose, gpuipc_error *ret_error) {
+        if (reply->forgotten)
+                return error_no_memory(ret_error);
+        if (reply->truncated)
+                return error_set(ret_error, GPUIPC_ERROR_MAP, EMFILE, NULL,
+                                 "%s could not be received: this process has too many open. Close some or raise the limit (ulimit -n).",
+                                 whose);
+        return error_protocol(ret_error, "a descriptor is missing");
 }

@@ -54,6 +54,7 @@ struct reply {
         const char *error; /* borrowed from doc; NULL: none */
         bool continues;
         bool truncated;   /* the kernel dropped descriptors: this process has no room for more */
+        bool forgotten;   /* descriptors were dropped for want of memory */
         struct fdset fds; /* what came with it */
 };
 
@@ -88,7 +89,8 @@ bool conn_quiet(struct conn *conn);
 /* Sends one call. The daemon having closed is left to conn_receive() to tell, since its last words may be there. */
 int conn_send(struct conn *conn, const struct bytes *message, int64_t deadline, gpuipc_error *ret_error);
 
-/* The next reply, error replies included. GPUIPC_ERROR_TIMED_OUT leaves the connection as it is, with the reply owed. */
+/* The next reply, error replies included. GPUIPC_ERROR_TIMED_OUT and GPUIPC_ERROR_NO_MEMORY leave the connection as it is, with the reply
+ * owed. */
 int conn_receive(struct conn *conn, int64_t deadline, struct reply *ret_reply, gpuipc_error *ret_error);
 
 /* The next reply on any of n connections. `*ret_which` is set on success and on failures other than
@@ -112,7 +114,10 @@ int conn_call(struct conn *conn, const struct bytes *message, int64_t deadline, 
 /* The lease that a reply grants, by whatever method, borrowed from it; NULL: none. */
 const char *conn_lease_of(const struct reply *reply);
 
-/* Gives a lease back that nobody will hold. Best effort. */
-void conn_return_lease(struct conn *conn, const char *lease, int64_t deadline);
+/* Gives a lease back that nobody will hold. Best effort. False: for want of memory not even that. */
+bool conn_return_lease(struct conn *conn, const char *lease, int64_t deadline);
+
+/* A descriptor that a reply names has not come: why. `whose` begins the sentence, "The buffer's descriptor". */
+int conn_no_descriptor(const struct reply *reply, const char *whose, gpuipc_error *ret_error);
 
 #endif

@@ -100,7 +100,7 @@ static void drop_wait(gpuipc_client *client, struct conn *conn) {
         if (conn_open(conn) && conn->owed && conn_receive(conn, 0, &reply, NULL) == GPUIPC_OK)
                 lease = conn_lease_of(&reply);
         if (lease)
-                conn_return_lease(conn, lease, client_deadline(client));
+                (void)conn_return_lease(conn, lease, client_deadline(client));
         client_put(client, conn); /* closes it if its answer is still to come */
 }
 

@@ -185,7 +185,7 @@ static void session_message(struct session *session, const char *text, size_t n)
         struct holder *holder;
         int r;
 
-        if (session->wire.fds.n > 0 || session->wire.truncated) {
+        if (session->wire.fds.n > 0 || session->wire.truncated || session->wire.forgotten) {
                 session_refuse_strangers(session);
                 return;
         }

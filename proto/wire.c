@@ -158,8 +158,10 @@ ssize_t wire_fill(struct wire *wire) {
 
         discard_used(wire);
         vector.iov_base = bytes_reserve(&wire->in, READ_ROOM);
-        if (vector.iov_base == NULL)
+        if (vector.iov_base == NULL) {
+                wire->in.failed = false; /* nothing was lost: there may be memory another time */
                 return -ENOMEM;
+        }
         vector.iov_len = wire->in.capacity - wire->in.n;
         do
                 n = recvmsg(wire->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
@@ -169,9 +171,12 @@ ssize_t wire_fill(struct wire *wire) {
         r = read_control(&message, &sender, &wire->fds);
         if ((message.msg_flags & MSG_CTRUNC) != 0)
                 wire->truncated = true;
-        if (r < 0 || n == 0) {
+        /* The bytes are out of the socket: without them the stream would make no sense any more. */
+        if (r < 0)
+                wire->forgotten = true;
+        if (n == 0) {
                 fd_closep(&sender.pidfd);
-                return r;
+                return 0;
         }
         if (wire->in.n > 0 && !same_process(&wire->sender, &sender))
                 wire->mixed = true;
@@ -208,6 +213,11 @@ int wire_next(struct wire *wire, char **ret_text, size_t *ret_n) {
         wire->in_used += n + 1;
         wire->scanned = wire->in_used;
         return 1;
+}
+
+void wire_put_back(struct wire *wire, size_t n) {
+        wire->in_used -= n + 1;
+        wire->scanned = wire->in_used;
 }
 
 /* ---- sending ---------------------------------------------------------------------------------------------- */

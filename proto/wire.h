@@ -51,6 +51,7 @@ struct wire {
         struct wire_sender sender; /* of the bytes in `in` that were handed out last or are incomplete */
         bool mixed;                /* the pieces of one message came from two processes */
         bool truncated;            /* the kernel dropped descriptors; those that came are in `fds` */
+        bool forgotten;            /* some came that there was no memory for, and were closed */
         struct wire_out *out_first, *out_last;
         size_t out_pending;        /* bytes queued and not yet written */
         size_t unread_max;         /* descriptors go out only while the peer has at most so many bytes unread, since
@@ -74,6 +75,9 @@ ssize_t wire_fill(struct wire *wire);
  * one is longer than max_message, -EPERM when its pieces came from two processes. After an error the stream is
  * of no further use. */
 int wire_next(struct wire *wire, char **ret_text, size_t *ret_n);
+
+/* The message of n bytes that was handed out last is to be handed out again. Before any further wire_fill(). */
+void wire_put_back(struct wire *wire, size_t n);
 
 /* Whether a complete message is already received. */
 bool wire_ready(const struct wire *wire);
