@@ -34,11 +34,18 @@ struct conn *conn_new(void) {
         return conn;
 }
 
+/* For the daemon as well: it hears nothing of a descriptor closed here while a forked child has it. */
+static void hang_up(const struct conn *conn) {
+        if (conn_open(conn))
+                (void)shutdown(conn->wire.fd, SHUT_RDWR);
+}
+
 void conn_free(struct conn *conn) {
         if (!conn)
                 return;
         for (struct claim *claim; (claim = claim_left_behind(conn));)
                 claim_end(claim, CLAIM_OVER, LOSS_NONE);
+        hang_up(conn);
         wire_deinit(&conn->wire);
         free(conn->token);
         free(conn);
@@ -54,6 +61,7 @@ void conn_close(struct conn *conn) {
         /* By hand: a descriptor that a forked child inherited stays in the set when it is closed here. */
         if (conn->epoll_fd >= 0 && conn_open(conn))
                 (void)epoll_ctl(conn->epoll_fd, EPOLL_CTL_DEL, conn->wire.fd, NULL);
+        hang_up(conn);
         conn_drop(conn);
         conn->doubtful = conn->doubtful || (conn->owed && conn->token);
         conn->owed = conn->unasked = conn->resuming = false;

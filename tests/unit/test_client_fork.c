@@ -338,6 +338,31 @@ START_TEST(fork_during_calls) {
 }
 END_TEST
 
+/* A child that lives on has the connections' descriptors, too. */
+START_TEST(parent_ends_beside_its_child) {
+        struct house house = { 0 };
+        int status;
+        pid_t pid;
+
+        house_open(&house);
+        pid = fork();
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0) {
+                (void)pause();
+                _exit(1);
+        }
+        gpuipc_watch_free(house.watch);
+        wait_for(fake_open_peers(house.fake) == 1);
+        gpuipc_client_free(house.client);
+        wait_for(fake_open_peers(house.fake) == 0);
+        ck_assert_int_eq(kill(pid, SIGKILL), 0);
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert_int_eq(gpuipc_release(house.buffer, NULL), GPUIPC_ERROR_DISCONNECTED);
+        fake_stop(house.fake);
+        fake_broker_deinit(&house.broker);
+}
+END_TEST
+
 struct churn {
         struct house *house;
         atomic_bool stop;
@@ -396,6 +421,7 @@ int main(void) {
         tcase_add_test(tcase, raw_clone_is_noticed);
         tcase_add_test(tcase, child_with_its_parents_pid);
         tcase_add_test(tcase, fork_during_calls);
+        tcase_add_test(tcase, parent_ends_beside_its_child);
         tcase_add_test(tcase, fork_at_any_moment);
         suite_add_tcase(suite, tcase);
         return suite_run(suite);
