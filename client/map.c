@@ -49,9 +49,28 @@ static bool mapping_same(const struct mapping *a, const struct mapping *b) {
 /* Under the lock. What a forked child inherited is left to the objects it inherited. */
 static struct mapping *find_locked(const struct mapping *like) {
         for (struct mapping *mapping = mappings; mapping; mapping = mapping->next)
-                if (mapping_same(mapping, like) && process_is(mapping->mark))
+                if (!mapping->gone && mapping_same(mapping, like) && process_is(mapping->mark))
                         return mapping;
         return NULL;
+}
+
+/* With a reference. What ended with its context is still its objects' to release, but no longer anybody else's to share. */
+static struct mapping *find(const struct mapping *like) {
+        struct mapping *found;
+
+        for (;;) {
+                process_lock();
+                found = find_locked(like);
+                if (found)
+                        found->refs++;
+                process_unlock();
+                if (!found || !found->kind->gone || !found->kind->gone(found))
+                        return found;
+                process_lock();
+                found->gone = true;
+                process_unlock();
+                mapping_put(found);
+        }
 }
 
 static int unknown_kind(const char *kind, gpuipc_error *ret_error) {
@@ -101,11 +120,7 @@ int mapping_get(const struct map_request *request, struct mapping **ret_mapping,
 
         if (r != GPUIPC_OK)
                 return r;
-        process_lock();
-        found = find_locked(fresh);
-        if (found)
-                found->refs++;
-        process_unlock();
+        found = find(fresh);
         if (found) {
                 *ret_mapping = found;
                 return GPUIPC_OK;

@@ -45,6 +45,8 @@ struct mapping {
         void *base; /* what the kind mapped */
         size_t n_base;
         bool retained; /* holds the accessor's primary context */
+        void *context; /* with which it ends, if it is of a kind that does */
+        bool gone;     /* it was found to have ended so; under process_lock() */
 };
 
 /* Bytes to be copied between a mapping and this process's memory. */
@@ -56,7 +58,7 @@ struct map_copy {
 };
 
 /* One kind of handle. All run without the table's lock. `aim` (may be NULL) says for whom: it fills accessor, which is part of what
- * tells mappings apart. `map` fills pointer, peer, base and n_base. `copy` returns when the bytes are there. `unmap` may run in a
+ * tells mappings apart. `map` fills pointer, peer, base and n_base. `gone` (may be NULL) says whether it ended by itself. `copy` returns when the bytes are there. `unmap` may run in a
  * forked child. */
 struct map_kind {
         const char *name;
@@ -64,6 +66,7 @@ struct map_kind {
         int (*map)(const struct map_request *request, struct mapping *mapping, gpuipc_error *ret_error);
         int (*copy)(const struct mapping *mapping, const struct map_copy *copy, gpuipc_error *ret_error);
         void (*unmap)(struct mapping *mapping);
+        bool (*gone)(const struct mapping *mapping);
         const struct fence_kind *fences; /* what a word in it is waited for by */
 };
 

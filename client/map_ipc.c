@@ -97,6 +97,13 @@ static int ipc_open(const struct cuda *cuda, const struct cuda_device *device, c
         return r;
 }
 
+/* The context that memory was opened in. NULL: there is none any more, or the driver does not say. */
+static CUcontext context_of(const struct cuda_driver *driver, CUdeviceptr base) {
+        CUcontext context = NULL;
+
+        return driver->cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, base) == CUDA_SUCCESS ? context : NULL;
+}
+
 static int ipc_map(const struct map_request *request, struct mapping *mapping, gpuipc_error *ret_error) {
         const struct cuda_device *device;
         struct cuda_context context;
@@ -118,15 +125,25 @@ static int ipc_map(const struct map_request *request, struct mapping *mapping, g
         mapping->pointer = (void *)(uintptr_t)(base + (CUdeviceptr)request->offset);
         mapping->peer = cuda_device_find(cuda, request->device) != device;
         mapping->retained = context.retained;
+        mapping->context = context_of(&cuda->driver, base);
         return GPUIPC_OK;
 }
 
-/* In the context that it was opened in; when that is gone, so is the mapping, and only the driver knows. */
-static void ipc_close(const struct cuda_driver *driver, CUdeviceptr base) {
-        CUcontext context = NULL, popped;
+/* When the context that it was opened in is gone, so is the mapping, and only the driver knows: by now another may be at its address. */
+static bool is_gone(const struct cuda_driver *driver, const struct mapping *mapping) {
+        return mapping->context && context_of(driver, (CUdeviceptr)(uintptr_t)mapping->base) != mapping->context;
+}
 
-        if (driver->cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, base) != CUDA_SUCCESS || !context ||
-            driver->cuCtxPushCurrent(context) != CUDA_SUCCESS)
+static bool ipc_gone(const struct mapping *mapping) {
+        const struct cuda *cuda;
+
+        return cuda_get(&cuda, NULL) == GPUIPC_OK && is_gone(&cuda->driver, mapping);
+}
+
+static void ipc_close(const struct cuda_driver *driver, CUdeviceptr base) {
+        CUcontext context = context_of(driver, base), popped;
+
+        if (!context || driver->cuCtxPushCurrent(context) != CUDA_SUCCESS)
                 return;
         (void)driver->cuIpcCloseMemHandle(base);
         (void)driver->cuCtxPopCurrent(&popped);
@@ -137,10 +154,11 @@ static void ipc_unmap(struct mapping *mapping) {
 
         if (cuda_get(&cuda, NULL) != GPUIPC_OK) /* in a forked child */
                 return;
-        ipc_close(&cuda->driver, (CUdeviceptr)(uintptr_t)mapping->base);
+        if (!mapping->gone && !is_gone(&cuda->driver, mapping))
+                ipc_close(&cuda->driver, (CUdeviceptr)(uintptr_t)mapping->base);
         if (mapping->retained)
                 cuda_context_release(cuda, mapping->accessor);
 }
 
 const struct map_kind map_ipc = { .name = "cuda-ipc", .aim = ipc_aim, .map = ipc_map, .copy = cuda_copy, .unmap = ipc_unmap,
-                                  .fences = &fence_cuda };
+                                 .gone = ipc_gone, .fences = &fence_cuda };

@@ -196,6 +196,34 @@ START_TEST(context_goes_first) {
 }
 END_TEST
 
+/* Who comes later has nothing of what ended with another's context, and keeps what is at its address by now. */
+START_TEST(opened_anew_after_its_context) {
+        void *before, *after;
+        CUcontext mine;
+
+        gpus_start(NULL);
+        struct owner owner = owner_start("cuda-ipc", 0, 2 * MIB);
+        struct desk desk = desk_of(&owner, 2 * MIB);
+        desk_open(&desk);
+        ck_assert_int_eq(DRIVER(cuInit)(0), 0);
+        ck_assert_int_eq(DRIVER(cuCtxCreate)(&mine, NULL, 0, 0), 0);
+        gpuipc_buffer *first = desk_map(&desk, GPUIPC_RW, &before);
+        ck_assert_int_eq(DRIVER(cuCtxDestroy)(mine), 0);
+        gpuipc_buffer *second = desk_map(&desk, GPUIPC_RW, &after);
+        ck_assert_uint_eq(gpus_calls("cuIpcOpenMemHandle_v2", -1), 2);
+        check_bytes(after, 0, (size_t)desk.size);
+        ck_assert_int_eq(gpuipc_release(first, NULL), GPUIPC_OK);
+        ck_assert_uint_eq(gpus_calls("cuIpcCloseMemHandle", -1), 0);
+        check_bytes(after, 0, (size_t)desk.size);
+        ck_assert_int_eq(gpuipc_release(second, NULL), GPUIPC_OK);
+        ck_assert_uint_eq(gpus_calls("cuIpcCloseMemHandle", 0), 1);
+        ck_assert_uint_eq(address_ranges(), 0);
+        desk_close(&desk);
+        owner_stop(&owner);
+        gpus_stop();
+}
+END_TEST
+
 /* ---- why not ---------------------------------------------------------------------------------------------- */
 
 START_TEST(same_pid_number) {
@@ -345,6 +373,7 @@ int main(void) {
         tcase_add_test(tcase, one_id_for_two);
         tcase_add_loop_test(tcase, over_peer_access, 0, 2);
         tcase_add_test(tcase, context_goes_first);
+        tcase_add_test(tcase, opened_anew_after_its_context);
         tcase_add_test(tcase, same_pid_number);
         tcase_add_test(tcase, owner_is_gone);
         tcase_add_test(tcase, no_handle);
