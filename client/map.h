@@ -58,8 +58,8 @@ struct map_copy {
 };
 
 /* One kind of handle. All run without the table's lock. `aim` (may be NULL) says for whom: it fills accessor, which is part of what
- * tells mappings apart. `map` fills pointer, peer, base and n_base. `gone` (may be NULL) says whether it ended by itself. `copy` returns when the bytes are there. `unmap` may run in a
- * forked child. */
+ * tells mappings apart. `map` fills pointer, peer, base and n_base. `copy` returns when the bytes are there. `unmap` may run in a
+ * forked child. `gone` (may be NULL) says whether it ended by itself. */
 struct map_kind {
         const char *name;
         int (*aim)(const struct map_request *request, struct mapping *mapping, gpuipc_error *ret_error);
