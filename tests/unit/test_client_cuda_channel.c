@@ -638,6 +638,31 @@ START_TEST(what_comes_late_is_not_lost) {
         end();
 } END_TEST
 
+/* Nobody has read it, nor has it been written yet: who begins in its slot has to wait for that. */
+START_TEST(what_is_late_goes_with_who_leaves) {
+        struct house_plan plan = plan_of(_i ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 1);
+
+        gpus_start("device\ndevice memops=no");
+        place(&plan, NULL);
+        use_gpu(1);
+        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+        use_gpu(0);
+        producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
+        CUstream writing = stream_new(), other = stream_new();
+        stop_at(producer, writing, 0);
+        publish(producer, writing, 1);
+        ck_assert_int_eq(gpuipc_channel_take(consumer, NULL, 0, &item, &error), GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_int_eq(gpuipc_channel_begin(producer, other, 0, &item, &error), GPUIPC_ERROR_TIMED_OUT);
+        leave(consumer);
+        good(gpuipc_channel_begin(producer, other, 0, &item, &error));
+        ck_assert(is_busy(other));
+        open_gate(producer, 0);
+        settle(other);
+        good(gpuipc_channel_cancel(producer, &item, &error));
+        leave(producer);
+        close_all();
+} END_TEST
+
 int main(void) {
         Suite *suite = suite_create("client_cuda_channel");
         TCase *tests = tcase_create("channel");
@@ -660,6 +685,7 @@ int main(void) {
         tcase_add_test(tests, where_streams_cannot_wait_the_processor_does);
         tcase_add_loop_test(tests, a_thread_without_a_context_has_the_channels, 0, 2);
         tcase_add_loop_test(tests, what_comes_late_is_not_lost, 0, 4);
+        tcase_add_loop_test(tests, what_is_late_goes_with_who_leaves, 0, 2);
         suite_add_tcase(suite, tests);
         return suite_run(suite);
 }
