@@ -520,7 +520,7 @@ static const struct scenario scenes[] = {
         { "queue, drop-oldest, laps late", RING_QUEUE, RING_DROP_OLDEST, 2, "PC", 7, false, 0 },
         { "queue, drop-oldest 2:1, laps late", RING_QUEUE, RING_DROP_OLDEST, 1, "PPC", 3, false, 2 },
         { "queue, drop-oldest 1:2, laps late", RING_QUEUE, RING_DROP_OLDEST, 1, "PCC", 5, false, 2 },
-        { "queue, drop-oldest, one dies laps late", RING_QUEUE, RING_DROP_OLDEST, 1, "PCW", 4, true, 0 },
+        { "queue, drop-oldest, one dies laps late", RING_QUEUE, RING_DROP_OLDEST, 1, "PCW", 4, true, 2 },
         { "queue, drop-oldest, one dies", RING_QUEUE, RING_DROP_OLDEST, 1, "PCW", 2, true, 0 },
         { "broadcast 1:1", RING_BROADCAST, RING_BLOCK, 1, "PC", 3, false, 0 },
         { "broadcast 1:2", RING_BROADCAST, RING_BLOCK, 1, "PCC", 2, false, 0 },
