@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define RING_MAGIC UINT64_C(0x676e697243495047) /* "GPICring" */
-#define RING_VERSION 1
+#define RING_VERSION 2
 #define RING_MEMBERS 64
 #define RING_META_MAX 1024
 #define RING_SLOTS_MAX 65536

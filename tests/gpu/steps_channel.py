@@ -164,8 +164,8 @@ def gate(agent):
 
 
 def long_kernel(agent):
-    """The agent's stream behind a kernel that outlasts what is measured."""
-    agent.ask("delay", 20_000_000)
+    """The agent's stream behind a kernel that outlasts what is measured, were it ended by the driver alone."""
+    agent.ask("delay", 3_000_000)
 
 
 STUCK = (("by a fence that nobody signals", gate), ("by a long kernel", long_kernel))
