@@ -53,7 +53,7 @@ struct session {
 /* Gives up the connection. What the peer sent but nobody read may hold descriptors too. */
 static void session_hang_up(struct session *session) {
         outbox_deinit(&session->outbox);
-        if (session->hall->sender_refuses && !session->strangers)
+        if ((session->hall->sender_refuses && !session->strangers) || wire_shut(&session->wire))
                 wire_deinit(&session->wire);
         else
                 farewell_send(take_ptr(session->farewell), session->hall->doorman, session->creds.uid, &session->wire);
@@ -169,7 +169,7 @@ void session_kick(void *arg) {
 
 /* ---- input ------------------------------------------------------------------------------------------------- */
 
-/* Descriptors came with a message: refused, whatever it asks. */
+/* Descriptors came: refused, whatever the message asks, and before its end, lest more of them come. */
 static void session_refuse_strangers(struct session *session) {
         struct failure failure = {0};
 
@@ -185,10 +185,6 @@ static void session_message(struct session *session, const char *text, size_t n)
         struct holder *holder;
         int r;
 
-        if (session->wire.fds.n > 0 || session->wire.truncated) {
-                session_refuse_strangers(session);
-                return;
-        }
         if (!session->client) {
                 dispatch_refuse(house, &session->refusal, &session_sink, session);
                 session_drop(session, "not let in");
@@ -230,6 +226,8 @@ static bool session_step(struct session *session) {
 static bool session_fill(struct session *session) {
         ssize_t n = wire_fill(&session->wire);
 
+        if (n > 0 && (session->wire.fds.n > 0 || session->wire.truncated))
+                session_refuse_strangers(session);
         if (n > 0)
                 return true;
         if (n == 0)

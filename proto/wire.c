@@ -63,6 +63,14 @@ void wire_deinit(struct wire *wire) {
         bytes_deinit(&wire->in);
 }
 
+/* The shutdown comes first: nothing more gets in after it. Descriptors come with at least one byte. */
+bool wire_shut(struct wire *wire) {
+        int unread = 0;
+
+        (void)shutdown(wire->fd, SHUT_RDWR);
+        return wire->fds.n == 0 && ioctl(wire->fd, SIOCINQ, &unread) == 0 && unread == 0;
+}
+
 /* ---- receiving -------------------------------------------------------------------------------------------- */
 
 /* The negative number the kernel gives in place of a pidfd: the process is gone, or it had no descriptor to

@@ -23,6 +23,7 @@ import backend  # noqa: E402
 from actors import FLOOR_S, SLOWER, ActorTest, Load, Timing, churn, in_child  # noqa: E402
 from daemon import GPUIPCCTL, GPUIPCD_FAULT, ROOT, Daemon, open_fds, wait_for  # noqa: E402
 from rawclient import WAIT_S, RawClient, ReplyError  # noqa: E402
+from stuckfile import StuckFile  # noqa: E402
 
 MESSAGE_MAX = 65536
 INVALID = "org.varlink.service.InvalidParameter"
@@ -334,6 +335,36 @@ class DescriptorsOnOlderKernels(ActorTest):
                     client.send(bytes([byte]), [0] * 253)
             client.expect_closed()
         self.assertIn("version", self.daemon.status())
+
+    def test_253_before_the_end_of_a_message(self):
+        """Nobody waits for that end: more would come with each byte until then."""
+        with self.client() as client:
+            client.send(b" ", [0] * 253)
+            self.assert_refused(client)
+            wait_for(lambda: len(open_fds(self.daemon.pid)) < 253, "the descriptors' end")
+
+    def test_others_end_while_one_cannot_be_closed(self):
+        """What a stranger sent keeps whoever closes it, for good. Connections over which nobody sent any do not wait for that."""
+        try:
+            file = StuckFile()
+        except OSError as error:
+            self.skipTest(f"no FUSE file system can be mounted: {error}")
+        with contextlib.closing(file), self.client() as administrator:
+            administrator.call("GetStatus")
+            with self.client() as client:
+                client.send(STATUS + b"\0", [file.fd])
+                self.assertEqual(client.read()["error"], "io.gpuipc.Broker.AccessDenied")
+                self.assertTrue(file.wait_stuck())
+                self.assertIsNone(client.read())
+            before = len(open_fds(self.daemon.pid))
+            for _ in range(20):
+                with self.client() as client:
+                    client.call("GetStatus")
+            wait_for(lambda: len(open_fds(self.daemon.pid)) <= before, "the end of 20 connections")
+            with self.client() as client:
+                administrator.call("Kick", {"session": client.call("GetStatus")["session"]})
+                client.expect_closed()
+            file.let_go()
 
     def test_more_than_the_daemon_may_open(self):
         """The kernel drops what there is no room for: some, or all of them."""
