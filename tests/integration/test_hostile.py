@@ -282,7 +282,7 @@ class LingeringSocket:
 
     LINGER_S = 2
 
-    def __init__(self):
+    def __init__(self, linger_s=LINGER_S):
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         listener.bind(("127.0.0.1", 0))
@@ -291,7 +291,7 @@ class LingeringSocket:
         self.socket.connect(listener.getsockname())
         self.peer, _ = listener.accept()
         listener.close()
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, self.LINGER_S))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, linger_s))
         self.socket.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -342,6 +342,23 @@ class DescriptorsOnOlderKernels(ActorTest):
             client.send(b" ", [0] * 253)
             self.assert_refused(client)
             wait_for(lambda: len(open_fds(self.daemon.pid)) < 253, "the descriptors' end")
+
+    def test_lingering_socket_holds_nothing_up(self):
+        """Whoever closes it would wait for hours: then there would be no end of descriptors behind it."""
+        sockets = [LingeringSocket(3600) for _ in range(20)]
+        try:
+            with self.client() as client:
+                client.send(STATUS + b"\0", [each.socket.fileno() for each in sockets])
+                for each in sockets:
+                    each.socket.close()
+                self.assert_refused(client)
+            with self.client() as client:
+                client.send(STATUS + b"\0", [0] * 253)
+                self.assert_refused(client)
+            self.daemon.wait_idle()
+        finally:
+            for each in sockets:
+                each.peer.close()
 
     def test_others_end_while_one_cannot_be_closed(self):
         """What a stranger sent keeps whoever closes it, for good. Connections over which nobody sent any do not wait for that."""
