@@ -67,6 +67,9 @@ void wire_deinit(struct wire *wire);
  * descriptors then, neither received nor unread ones. */
 bool wire_shut(struct wire *wire);
 
+/* Whether the peer is gone, or the socket broken. */
+bool wire_hung_up(const struct wire *wire);
+
 /* One recvmsg(). Returns the bytes read (> 0), 0 at end of stream, -EAGAIN when nothing is there, another
  * -errno when the stream broke. Descriptors are received CLOEXEC, with room for FDSET_MAX, and added to `fds`. Not
  * to be called while a complete message is waiting (wire_next() first): it keeps at most one message's bytes
@@ -78,6 +81,9 @@ ssize_t wire_fill(struct wire *wire);
  * one is longer than max_message, -EPERM when its pieces came from two processes. After an error the stream is
  * of no further use. */
 int wire_next(struct wire *wire, char **ret_text, size_t *ret_n);
+
+/* What wire_next() found. */
+const char *wire_fault(int r);
 
 /* Whether a complete message is already received. */
 bool wire_ready(const struct wire *wire);

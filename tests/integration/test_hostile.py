@@ -685,6 +685,51 @@ class Loads(ActorTest):
 
         self.assert_not_slowed(load, calls=2000)
 
+    def test_500_connections_of_one_user(self):
+        """Each has its turn, but all together no more of the time than another user's one."""
+
+        def load():
+            clients = {}
+            poll = select.epoll()
+            for _ in range(500):
+                client = RawClient(self.daemon.socket)
+                client.socket.setblocking(False)
+                clients[client.fileno()] = client.socket
+                poll.register(client.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            while True:
+                for fd, events in poll.poll():
+                    with contextlib.suppress(BlockingIOError):
+                        if events & select.EPOLLIN:
+                            assert clients[fd].recv(1 << 18)
+                        if events & select.EPOLLOUT:
+                            clients[fd].send((STATUS + b"\0") * 64)
+                yield
+
+        self.assert_not_slowed(load, calls=200, uid=ALICE)
+
+    def test_lists_that_find_nothing(self):
+        """Pages or not, whoever looks through all leases again and again takes others' time."""
+        with self.client() as holder:
+            leases = [holder.call("Allocate", {"size": 1, "name": "listed"})["lease"]]
+            leases += [holder.call("Open", {"name": "listed"})["lease"] for _ in range(8000)]
+
+            def load(more):
+                call = json.dumps({"method": "io.gpuipc.Broker.List", "parameters": {"name": "nothing"}, "more": more})
+                with RawClient(self.daemon.socket) as client:
+                    client.send(call.encode() + b"\0")
+                    while True:
+                        client.send((call.encode() + b"\0") * 64)
+                        n = 64
+                        while n > 0:
+                            n -= not client.read().get("continues")
+                        yield
+
+            for more in (False, True):
+                with self.subTest(more=more):
+                    self.assert_not_slowed(lambda: load(more), calls=200, uid=ALICE)
+            for lease in leases:
+                holder.call("Release", {"lease": lease})
+
     def test_reader_that_never_reads(self):
         """It is paused once its output is full, whatever it goes on asking."""
         before = memory_kib(self.daemon.pid)
