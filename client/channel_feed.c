@@ -66,7 +66,8 @@ void channel_feed_look_again(gpuipc_channel *channel, bool found_nothing) {
         if (found_nothing ? !atomic_load(&feed->readable) : !atomic_load(&feed->busy))
                 return;
         (void)pthread_mutex_lock(&feed->lock);
-        if (found_nothing && atomic_load(&feed->readable)) {
+        /* What is late may have come to be so since. It was put there before it was said, which is done with the lock. */
+        if (found_nothing && atomic_load(&feed->readable) && !channel->late) {
                 (void)!read(atomic_load(&feed->fd), &counted, sizeof(counted));
                 atomic_store(&feed->readable, false);
         }

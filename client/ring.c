@@ -112,7 +112,10 @@ int ring_attach_page(void *page, size_t bytes, unsigned member, uint32_t generat
         r = ring_may_go_on(ring);
         if (r == RING_OK) {
                 (void)ring_or(&ring->page->joined, UINT64_C(1) << member);
-                r = ring_may_go_on(ring); /* after it was said: see ring_page_mark_left() */
+                /* After it was said: see ring_page_mark_left(). */
+                r = RING_RULE(who_joins_looks_whether_it_left) ? ring_may_go_on(ring) : RING_OK;
+                if (r != RING_OK)
+                        ring_page_give_back(page, member, generation); /* where it was seen to have come, this is left to it */
         }
         if (r == RING_OK && ring->role == RING_CONSUMER && ring->geometry.mode == RING_BROADCAST)
                 r = broadcast_join(ring);

@@ -44,9 +44,9 @@ static void *give_ring(size_t n);
 
 /* Who takes part, one letter each, which is the actor's and the member's number:
  * P produces; K too, but cancels its first item; C consumes what comes, there from the start; D likewise, but one item only,
- * then leaves; J joins sometime; S sometime takes over the number of a consumer that left or was reaped; W sees a death, marks
- * it, reaps twice; U too, but finds the dead one's fence unfinished; M only marks it; L declares the first consumer left; X
- * closes the channel. */
+ * then leaves; J is let in and joins sometime; S sometime takes over the number of a consumer that left or was reaped; W sees a death,
+ * marks it, reaps twice; U too, but finds the dead one's fence unfinished; M only marks it; L declares the first consumer left once
+ * it is let in, also before it has come; X closes the channel. */
 struct scenario {
         const char *name;
         enum ring_mode mode;
@@ -77,6 +77,7 @@ static struct {
         int64_t start[MODEL_ACTORS]; /* the first ticket that it will see; -1: not joined */
         int64_t owed[TICKETS_MAX];   /* bit i: actor i had joined, as the figures told the producer before it began the item */
         int64_t producers_left, consumers_left, victim, is_noted, has_left, is_given;
+        int64_t in_vain; /* bit i: actor i joined in vain */
 } world;
 
 static const struct scenario *scenario;
@@ -195,21 +196,25 @@ static void consume(unsigned me) {
         one_less(me, &world.consumers_left);
 }
 
-static void attach(unsigned member, uint32_t generation) {
+static bool attach(unsigned member, uint32_t generation) {
         const char *fault;
         struct ring *ring;
         /* Its length is told as if it were whole pages. */
         int r = ring_attach_page(page, 65536, member, generation, &ring, &fault);
 
-        if (r != RING_OK)
+        if (r == RING_GONE && world.has_left && generation == 1)
+                world.in_vain |= INT64_C(1) << member;
+        else if (r != RING_OK)
                 model_fail("attach: %s", ring_verdict_sentence(r));
+        return r == RING_OK;
 }
 
 static void join(unsigned me) {
         ring_page_admit(page, me, 1, RING_CONSUMER);
-        attach(me, 1);
-        world.start[me] = (int64_t)world.rings[me].start;
-        consume_from(me, &world.rings[me], TICKETS_MAX);
+        if (attach(me, 1)) {
+                world.start[me] = (int64_t)world.rings[me].start;
+                consume_from(me, &world.rings[me], TICKETS_MAX);
+        }
         one_less(me, &world.consumers_left);
 }
 
@@ -225,7 +230,7 @@ static void succeed(unsigned me) {
         unsigned member = (unsigned)reusable();
 
         ring_page_admit(page, member, 2, RING_CONSUMER);
-        attach(member, 2);
+        (void)attach(member, 2);
         world.start[me] = (int64_t)world.rings[me].start;
         consume_from(me, &world.rings[me], TICKETS_MAX);
         one_less(me, &world.consumers_left);
@@ -252,14 +257,22 @@ static void watch(unsigned me) {
         (void)ring_reaped(ring, victim, 1);
 }
 
+static unsigned first_consumer(void) {
+        unsigned i = 0;
+
+        while (!is_one_of(i, "CJ"))
+                i++;
+        return i;
+}
+
+static bool is_vacant(unsigned member) {
+        return ring_member_life(page->members[member].word) == RING_VACANT;
+}
+
 static void declare_left(unsigned me) {
         (void)me;
         world.has_left = 1;
-        for (unsigned i = 0; scenario->cast[i]; i++)
-                if (is_one_of(i, "CJ")) {
-                        ring_page_mark_left(page, i, 1);
-                        return;
-                }
+        ring_page_mark_left(page, first_consumer(), 1);
 }
 
 static void close_all(unsigned me) {
@@ -276,18 +289,20 @@ static bool is_quiet(const volatile void *address) {
         return address == &page->members[model_me()].word || (!scenario->deaths && !strpbrk(scenario->cast, "DJS"));
 }
 
+/* It is the broker that lets one in and declares one left, the one after the other. */
 static bool is_asleep(unsigned actor) {
         switch (scenario->cast[actor]) {
         case 'W':
         case 'U':
         case 'M': return world.victim < 0;
         case 'S': return reusable() < 0;
+        case 'L': return is_vacant(first_consumer());
         default: return false;
         }
 }
 
 static bool may_die(unsigned actor) {
-        return scenario->deaths && world.victim < 0 && is_one_of(actor, "PKCDJ");
+        return scenario->deaths && world.victim < 0 && is_one_of(actor, "PKCDJ") && !is_vacant(actor);
 }
 
 static void died(unsigned actor) {
@@ -318,6 +333,10 @@ static struct ring_slot *slot_at(unsigned index) {
         return (struct ring_slot *)(page_bytes + sizeof(struct ring_page) + index * 128);
 }
 
+static bool was_declared_left(unsigned actor) {
+        return page->members[actor].word == ring_member_word(1, RING_CONSUMER, RING_LEFT);
+}
+
 static void end_queue(const bool *is_dead) {
         unsigned n_missing = 0, n_drops = 0, may_miss = 0, n_published = 0;
         bool consumers = false;
@@ -325,7 +344,7 @@ static void end_queue(const bool *is_dead) {
         for (unsigned i = 0; scenario->cast[i]; i++) {
                 n_drops += (unsigned)page->members[i].figures.drops;
                 may_miss += is_dead[i] && is_one_of(i, "CDJ");
-                consumers |= !is_dead[i] && is_one_of(i, "CJ");
+                consumers |= !is_dead[i] && (is_one_of(i, "C") || (is_one_of(i, "JS") && world.start[i] >= 0 && !was_declared_left(i)));
         }
         if (!consumers)
                 return;
@@ -382,9 +401,27 @@ static void end_broadcast(unsigned actor) {
                            (long)world.n_told[actor], (unsigned long)drops);
 }
 
+/* Whose number is free at the end: that of one who joined in vain, also in death, and nobody's who came and is merely left. */
+static void end_of_who_joins(unsigned actor, bool is_dead) {
+        uint64_t word = page->members[actor].word;
+        enum ring_life life = ring_member_life(word);
+        bool came = world.start[actor] >= 0;
+
+        if (ring_member_generation(word) != 1) {
+                if (came && !is_dead)
+                        model_fail("the number of %u, who came, is given to another", actor);
+        } else if (world.in_vain >> actor & 1 ? life != RING_REAPED : !is_dead && life != RING_ALIVE && life != RING_LEFT)
+                model_fail("%u %s, and its number is in state %d", actor, came ? "came" : "joined in vain", life);
+        else if (is_dead && strpbrk(scenario->cast, "W") && life != RING_REAPED)
+                model_fail("%u died, and its number is in state %d", actor, life);
+}
+
 static void end(const bool *is_dead) {
         for (unsigned i = 0; scenario->cast[i]; i++)
                 check_known(i);
+        for (unsigned i = 0; scenario->cast[i]; i++)
+                if (is_one_of(i, "J"))
+                        end_of_who_joins(i, is_dead[i]);
         if (scenario->mode == RING_QUEUE)
                 end_queue(is_dead);
         for (unsigned i = 0; scenario->mode == RING_BROADCAST && scenario->cast[i]; i++)
@@ -476,8 +513,14 @@ static const struct scenario scenes[] = {
         { "broadcast, one dies with its fence unfinished", RING_BROADCAST, RING_BLOCK, 2, "PCU", 2, true, 2 },
         { "queue, a number is given again", RING_QUEUE, RING_BLOCK, 1, "PCWS", 2, true, 2 },
         { "queue, one leaves", RING_QUEUE, RING_BLOCK, 1, "PDS", 2, false, 0 },
+        { "queue, one is declared left as it joins", RING_QUEUE, RING_BLOCK, 1, "PJLS", 1, false, 3 },
+        { "queue, one dies as it joins", RING_QUEUE, RING_BLOCK, 1, "PJWS", 1, true, 3 },
         { "queue, drop-oldest 1:1", RING_QUEUE, RING_DROP_OLDEST, 1, "PC", 3, false, 0 },
         { "queue, drop-oldest 2:1", RING_QUEUE, RING_DROP_OLDEST, 1, "PPC", 1, false, 0 },
+        { "queue, drop-oldest, laps late", RING_QUEUE, RING_DROP_OLDEST, 2, "PC", 7, false, 0 },
+        { "queue, drop-oldest 2:1, laps late", RING_QUEUE, RING_DROP_OLDEST, 1, "PPC", 3, false, 2 },
+        { "queue, drop-oldest 1:2, laps late", RING_QUEUE, RING_DROP_OLDEST, 1, "PCC", 5, false, 2 },
+        { "queue, drop-oldest, one dies laps late", RING_QUEUE, RING_DROP_OLDEST, 1, "PCW", 4, true, 2 },
         { "queue, drop-oldest, one dies", RING_QUEUE, RING_DROP_OLDEST, 1, "PCW", 2, true, 0 },
         { "broadcast 1:1", RING_BROADCAST, RING_BLOCK, 1, "PC", 3, false, 0 },
         { "broadcast 1:2", RING_BROADCAST, RING_BLOCK, 1, "PCC", 2, false, 0 },
@@ -491,6 +534,8 @@ static const struct scenario scenes[] = {
         { "broadcast, one of two consumers dies", RING_BROADCAST, RING_BLOCK, 1, "PCCM", 2, true, 1 },
         { "broadcast, one of two producers dies", RING_BROADCAST, RING_BLOCK, 1, "PPCM", 1, true, 2 },
         { "broadcast, a number is given again", RING_BROADCAST, RING_BLOCK, 1, "PCWS", 2, true, 2 },
+        { "broadcast, one is declared left as it joins", RING_BROADCAST, RING_BLOCK, 1, "PJLS", 1, false, 3 },
+        { "broadcast, one dies as it joins", RING_BROADCAST, RING_BLOCK, 1, "PJWS", 1, true, 3 },
         { "broadcast, one is declared left", RING_BROADCAST, RING_BLOCK, 1, "PCL", 2, false, 0 },
         { "broadcast, drop-oldest 1:1", RING_BROADCAST, RING_DROP_OLDEST, 1, "PC", 3, false, 0 },
         { "broadcast, drop-oldest 1:1, two slots", RING_BROADCAST, RING_DROP_OLDEST, 2, "PC", 4, false, 0 },
@@ -530,6 +575,7 @@ static const struct {
         { "only_the_dead_are_buried", "queue 2:1" },
         { "the_cursor_is_looked_at_again", "broadcast, a number is given again" },
         { "reader_looks_whether_it_left", "broadcast, one is declared left" },
+        { "who_joins_looks_whether_it_left", "queue, one is declared left as it joins" },
 };
 
 START_TEST(without_a_rule_something_breaks) {

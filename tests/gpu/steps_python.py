@@ -95,9 +95,11 @@ def run_suites(rig, suites=SUITES, visible="0"):
         ran = re.search(r"^Ran (\d+) tests? in ([\d.]+)s", output, re.M)
         failed = sorted(set(re.findall(r"^(?:FAIL|ERROR): (\S+)", output, re.M)))
         skipped = re.search(r"skipped=(\d+)", output)
+        nothing = bool(ran and skipped) and ran.group(1) == skipped.group(1)
         words = f"{ran.group(1)} tests in {ran.group(2)} s" if ran else f"{status}; stood at {', '.join(stood[-1:]) or 'its beginning'}"
         yield (f"gpuipc.torch, {name}", words + (f", {skipped.group(1)} skipped" if skipped else "") +
-               (f"; failed: {', '.join(failed)}" if failed else ""), "all pass", status == 0 and bool(ran))
+               (f"; failed: {', '.join(failed)}" if failed else ""), "" if nothing and rig.dry else "some run, and all of those pass",
+               None if nothing and rig.dry and status == 0 else status == 0 and bool(ran) and not nothing)
 
 
 # ---- deaths ----------------------------------------------------------------------------------------------------

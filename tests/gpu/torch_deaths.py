@@ -19,6 +19,21 @@ HOLDERS = 50  # of each tensor, killed at once
 TENSORS = 5  # of each producer of what is held
 KEEP_S = 120
 N = 3 * (1 << 20)  # floats
+# Heard when the first is given to the GPU; a thread gives more, until the process is killed.
+READ = """import threading
+begun = threading.Event()
+def read():
+    while True:
+        got.sum()
+        begun.set()
+threading.Thread(target=read, daemon=True).start()
+begun.wait()"""
+# A share of what was copied for it is not kept when it is closed, as it is where a process ends in good order: so they lie in place.
+MAKE = f"""tensors = [gpuipc.torch.empty({N}, device=DEVICE, keep={KEEP_S}).fill_(1) for _ in range({TENSORS})]
+DEVICE == 'cuda' and torch.cuda.synchronize()
+shares = [gpuipc.torch.put(tensor) for tensor in tensors]
+ids = [share.buffer for share in shares]
+for share in shares: share.close()"""
 
 
 def round_(zygote, number, readers):
@@ -36,7 +51,7 @@ def round_(zygote, number, readers):
         producer.end()
     for consumer in consumers:
         wrong += consumer.ask("got[-1].item()") != number
-        consumer.tell("while True: got.sum()")
+        consumer.run(READ)
     for consumer in consumers:
         consumer.kill()
     return wrong
@@ -80,12 +95,10 @@ class Left:
         """n of them at least; their producers work at once."""
         producers = [self.zygote.fork() for _ in range((n + TENSORS - 1) // TENSORS)]
         for producer in producers:
-            producer.tell(f"shares = [gpuipc.torch.put(torch.ones({N}, device=DEVICE), keep={KEEP_S}) for _ in range({TENSORS})]")
+            producer.tell(MAKE)
         for producer in producers:
             producer.hear()
-            self.ids += producer.ask("[share.buffer for share in shares]")
-            for card in producer.ask("[share.id for share in shares]"):
-                self.client.free(id=card)
+            self.ids += producer.ask("ids")
             self.made += 1
             if self.made % 2:
                 producer.kill()

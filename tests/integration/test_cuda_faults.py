@@ -196,7 +196,7 @@ class FailuresTest(CudaTest):
         self.fail("cuda-fd", ("cuMemCreate", "cuMemExportToShareableHandle", "cuMemRelease"))
         self.assertEqual(self.machine.contexts(), 0)
         for name in ("cuMemCreate: CUDA_ERROR_UNKNOWN (999): unknown error", "cuMemRelease: CUDA_ERROR_LAUNCH_FAILED (719)"):
-            self.assertIn(name, self.daemon.log())
+            self.daemon.wait_log(name)
 
     def test_of_a_classic_handle(self):
         free = self.device(GPUS[0])["free_bytes"]
@@ -219,7 +219,7 @@ class FailuresTest(CudaTest):
             self.heal()
             self.release(client, self.allocate(client))
             self.daemon.wait_log("device answers again")
-            self.assertIn("device degraded: cuMemCreate: CUDA_ERROR_ECC_UNCORRECTABLE (214)", self.daemon.log())
+            self.daemon.wait_log("device degraded: cuMemCreate: CUDA_ERROR_ECC_UNCORRECTABLE (214)")
 
     def test_freeing_fails(self):
         with self.client() as client:
@@ -349,8 +349,7 @@ class WipeTest(CudaTest):
 
     def test_new_memory_is_wiped(self):
         self.assertEqual(self.device(GPUS[0])["zeroed"], "wiped")
-        self.assertIn("new memory is wiped, at the cost of some time for each buffer: the driver's registry keys turn its scrubbing off",
-                      self.daemon.log())
+        self.daemon.wait_log("new memory is wiped, at the cost of some time for each buffer: the driver's registry keys turn its scrubbing off")
         with self.client() as client:
             grant = client.call("Allocate", {"size": 3 * MIB, "device": GPUS[0]})
             fd = client.fds[0]
@@ -378,8 +377,8 @@ class ChoiceTest(unittest.TestCase):
         daemon = Daemon(*args, environment=machine.environment, wait=expect == 0)
         try:
             if expect == 0:
-                status, log = daemon.status(), daemon.log()
-                daemon.stop()
+                status = daemon.status()
+                log = daemon.stop()
                 return status["backend"], {device["uuid"]: device for device in status["devices"]}, log
             status, log = daemon.wait_end()
             self.assertEqual(status, expect)

@@ -346,6 +346,7 @@ class Times(LimitTest):
                     while True:
                         slow.socket.send((STATUS + b"\0") * 10)
                 time.sleep(0.01)  # more slowly than anyone would; the time itself is what is tried
+                self.assertTrue(select.select([slow.socket], [], [], 10 * SLOWER)[0], "no answer")
                 self.assertTrue(slow.socket.recv(1 << 14), "dropped although it reads")
             self.assertNotIn("does not read", self.daemon.log())
 

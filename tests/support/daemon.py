@@ -95,6 +95,7 @@ class Daemon:
             self.kill()
 
     def log(self):
+        """So far: a thread of its own writes it, so what was just done may not be in it. See wait_log()."""
         with open(self.log_path, encoding="utf-8", errors="replace") as file:
             return file.read()
 
@@ -163,7 +164,7 @@ class Daemon:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def stop(self):
-        """SIGTERM; it must end with status 0 in time and take its sockets away."""
+        """SIGTERM; it must end with status 0 in time and take its sockets away. All that it logged."""
         early = self.process.poll()
         if early is None:
             self.process.send_signal(signal.SIGTERM)
@@ -181,6 +182,7 @@ class Daemon:
             raise AssertionError(f"gpuipcd ended on SIGTERM with {status}; it logged:\n{log[-3000:]}")
         if left:
             raise AssertionError(f"gpuipcd left {left} behind")
+        return log
 
     def wait_end(self):
         """Waits for it to end by itself: (status, log)."""

@@ -148,7 +148,7 @@ class UnderLoad(UnderLoadTest):
         self.drop_in("watchdog", "[Service]\nWatchdogSec=1s\nTimeoutAbortSec=500ms\n")
         machine.systemctl("restart", SERVICE)
         self.restarted("watchdog", stop_it)
-        self.assertIn("Watchdog timeout", machine.journal_text(after=self.cursor))
+        machine.wait_journal("Watchdog timeout", after=self.cursor)
 
     def test_the_manager_stopped_for_five_seconds(self):
         """Opens of who is stored already, lists, figures and releases go on; allocations wait for the manager and come back."""
@@ -265,7 +265,7 @@ class Down(RestartTest):
         text = machine.systemctl("status", "--no-pager", "--full", SERVICE).stdout
         self.assertIn("active (running)", text)
         self.assertIn("holds what an earlier gpuipcd left and cannot read it", text)
-        self.assertIn("a newer gpuipcd wrote it", machine.journal_text(after=self.cursor))
+        machine.wait_journal("a newer gpuipcd wrote it", after=self.cursor)
         self.assertEqual(machine.property(SERVICE, "NFileDescriptorStore"), stored)
 
     def test_a_newer_state_is_held_not_lost(self):

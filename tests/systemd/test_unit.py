@@ -145,7 +145,7 @@ class Failures(UnitTest):
         machine.wait_show(SERVICE, NRestarts=lambda text: int(text) > before, ActiveState="active")
         self.assertNotEqual(machine.main_pid(), pid)
         self.assertTrue(serving(machine))
-        self.assertIn("Watchdog timeout", machine.journal_text(after=self.cursor))
+        machine.wait_journal("Watchdog timeout", after=self.cursor)
 
     def test_a_busy_manager_is_no_reason(self):
         """The watchdog's feeding waits in the manager's queue and is read before its alarm is looked at."""
@@ -206,7 +206,7 @@ class Failures(UnitTest):
         machine.systemctl("restart", SERVICE, check=False)
         before = self.restarts()
         machine.wait_show(SERVICE, NRestarts=lambda text: int(text) >= before + 6)
-        self.assertIn("50-test.conf:2: [Limits] ClientsMax=many: not a number", machine.journal_text(after=self.cursor))
+        machine.wait_journal("50-test.conf:2: [Limits] ClientsMax=many: not a number", after=self.cursor)
         machine.remove(DROP_IN)
         wait_for(lambda: serving(machine), "it to serve")
         machine.wait_show(SERVICE, ActiveState="active")
@@ -232,7 +232,7 @@ class Reload(UnitTest):
         done = machine.systemctl("reload", SERVICE, check=False)
         self.assertNotEqual(done.returncode, 0, done.stdout)
         error = f"{DROP_IN}:2: [Limits] ClientsMax=0: "
-        self.assertIn(error, machine.journal_text(after=self.cursor))
+        machine.wait_journal(error, after=self.cursor)
         self.assertIn(error, machine.systemctl("status", "--no-pager", "--full", SERVICE).stdout)
         self.assertEqual((self.clients_max(), machine.main_pid()), (before, pid))
         self.assertEqual(machine.property(SERVICE, "ActiveState"), "active")
