@@ -320,6 +320,7 @@ static int broker_build(struct broker *broker, struct limits *limits) {
         list_init(&house->woken);
         list_init(&broker->hall.sessions);
         list_init(&broker->hall.ready);
+        list_init(&broker->hall.late);
         house->loop = &broker->loop;
         house->started_usec = clock_monotonic_usec();
         house->kick = session_kick;

@@ -68,11 +68,13 @@ bool hall_settle(struct hall *hall, uint64_t *ret_next_usec) {
         uint64_t spare_usec;
         bool more = true;
 
+        hall->round++;
+        list_prepend_all(&hall->ready, &hall->late);
         for (int i = 0; i < SETTLE_ROUNDS && more; i++)
                 more = hall_round(hall);
         spare_usec = hall_review_spares(house);
         *ret_next_usec = keep_usec < house->pump_usec ? keep_usec : house->pump_usec;
         if (spare_usec < *ret_next_usec)
                 *ret_next_usec = spare_usec;
-        return more;
+        return more || !list_empty(&hall->late);
 }

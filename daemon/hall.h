@@ -11,6 +11,8 @@ struct hall {
         struct house *house;
         struct list sessions;  /* session.by_hall */
         struct list ready;     /* session.by_ready: have work that no poll will announce */
+        struct list late;      /* session.by_ready: likewise, but their user has had his part of this round */
+        uint64_t round;        /* of the loop */
         struct lane *doorman;  /* closes descriptors that came from strangers, and their connections */
         bool sender_refuses;   /* SO_PASSRIGHTS=0 is in force: nobody can send us descriptors */
         bool sender_known;     /* the kernel gives credentials with each message */

@@ -54,6 +54,17 @@ static inline void list_move_all(struct list *from, struct list *to) {
         list_init(from);
 }
 
+/* Moves all entries of one list before those of another. */
+static inline void list_prepend_all(struct list *list, struct list *from) {
+        if (list_empty(from))
+                return;
+        from->prev->next = list->next;
+        list->next->prev = from->prev;
+        from->next->prev = list;
+        list->next = from->next;
+        list_init(from);
+}
+
 /* The entry may be removed within the loop's body, but no other. */
 #define list_for_each(entry, list, member)                                                                   \
         for (__typeof__(entry) _next, *_once = &_next;                                                       \

@@ -50,6 +50,13 @@ struct account *account_ref(struct account *account) {
         return account;
 }
 
+uint64_t account_turn_usec(struct account *account, uint64_t round) {
+        if (account->round != round)
+                account->turn_usec = 0;
+        account->round = round;
+        return account->turn_usec;
+}
+
 void account_unref(struct accounts *accounts, struct account *account) {
         if (!account || --account->refs > 0)
                 return;

@@ -24,6 +24,8 @@ struct account {
         int64_t draining;       /* of those, draining ones */
         int64_t stored;         /* descriptors in the store: buffers charged to it, and its processes */
         struct waitq waitq;     /* requests waiting for this uid's quota */
+        uint64_t round;         /* of the loop: in which its sessions took */
+        uint64_t turn_usec;     /* so much time */
 };
 
 struct accounts {
@@ -64,6 +66,9 @@ void accounts_deinit(struct accounts *accounts);
 /* The uid's books, made when there are none; a reference. NULL: out of memory. */
 struct account *account_get(struct accounts *accounts, uid_t uid);
 struct account *account_ref(struct account *account);
+
+/* What its sessions took of this round so far. */
+uint64_t account_turn_usec(struct account *account, uint64_t round);
 void account_unref(struct accounts *accounts, struct account *account);
 
 /* The uid's books if there are any; borrowed. */

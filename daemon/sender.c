@@ -9,6 +9,16 @@
 #include "process.h"
 #include "proto/cleanup.h"
 
+struct peer senders_identify(const struct creds *creds, bool admin, uid_t overflow_uid) {
+        return (struct peer){
+                .principal = {.uid = creds->uid, .gid = creds->gid},
+                .gids = creds->gids,
+                .n_gids = creds->n_gids,
+                .admin = admin,
+                .overflow = creds->uid == overflow_uid,
+        };
+}
+
 int senders_init(struct senders *senders, struct house *house, struct creds *creds, struct failure *failure) {
         int r;
 

@@ -15,6 +15,9 @@ struct senders {
         struct process *peer;  /* who connected: the first of them */
 };
 
+/* Who is behind the connection; gids stay the creds'. */
+struct peer senders_identify(const struct creds *creds, bool admin, uid_t overflow_uid);
+
 /* Takes the pidfd out of creds. 0, VERDICT_QUOTA_EXCEEDED (descriptors), or -errno. */
 int senders_init(struct senders *senders, struct house *house, struct creds *creds, struct failure *failure);
 

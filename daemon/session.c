@@ -4,7 +4,6 @@
 #include "session.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 
 #include "alarm.h"
@@ -20,6 +19,8 @@
 #include "sender.h"
 
 #define TURN_MESSAGES 32         /* handled before others get their turn */
+#define TURN_USEC 500            /* or as many as begin within this time */
+#define ROUND_USEC 1000          /* what all sessions of one user together take before others get theirs */
 #define TURNED_AWAY_MAX 64       /* connections kept at once only to be told why */
 #define TURNED_AWAY_MS 5000      /* and how long each has to ask */
 #define SESSION_DESCRIPTORS 3    /* its socket, the sender of the message at hand, a handle on its way; processes count their own */
@@ -43,7 +44,7 @@ struct session {
         bool half_closed;        /* the peer shut down its writing side */
         bool eof;                /* and everything it wrote was read */
         bool gone;               /* the peer is dead or its socket closed: only what it wrote before is still heard */
-        bool crowded;            /* input came while a call was under way: not polled for until it is over */
+        bool crowded;            /* input came while a call was under way, or out of turn: not polled for until it may be read */
         bool strangers;          /* descriptors arrived */
         bool running;            /* its turn is under way */
 };
@@ -53,7 +54,7 @@ struct session {
 /* Gives up the connection. What the peer sent but nobody read may hold descriptors too. */
 static void session_hang_up(struct session *session) {
         outbox_deinit(&session->outbox);
-        if (session->hall->sender_refuses && !session->strangers)
+        if ((session->hall->sender_refuses && !session->strangers) || wire_shut(&session->wire))
                 wire_deinit(&session->wire);
         else
                 farewell_send(take_ptr(session->farewell), session->hall->doorman, session->creds.uid, &session->wire);
@@ -169,7 +170,7 @@ void session_kick(void *arg) {
 
 /* ---- input ------------------------------------------------------------------------------------------------- */
 
-/* Descriptors came with a message: refused, whatever it asks. */
+/* Descriptors came: refused, whatever the message asks, and before its end, lest more of them come. */
 static void session_refuse_strangers(struct session *session) {
         struct failure failure = {0};
 
@@ -185,10 +186,6 @@ static void session_message(struct session *session, const char *text, size_t n)
         struct holder *holder;
         int r;
 
-        if (session->wire.fds.n > 0 || session->wire.truncated || session->wire.forgotten) {
-                session_refuse_strangers(session);
-                return;
-        }
         if (!session->client) {
                 dispatch_refuse(house, &session->refusal, &session_sink, session);
                 session_drop(session, "not let in");
@@ -217,12 +214,8 @@ static bool session_step(struct session *session) {
                 session_message(session, text, n);
                 return true;
         }
-        if (r == -EMSGSIZE)
-                session_drop(session, "a message is too long");
-        else if (r == -EPERM)
-                session_drop(session, "one message came from two processes");
-        else if (r < 0)
-                session_drop(session, "out of memory");
+        if (r < 0)
+                session_drop(session, wire_fault(r));
         return false;
 }
 
@@ -230,6 +223,8 @@ static bool session_step(struct session *session) {
 static bool session_fill(struct session *session) {
         ssize_t n = wire_fill(&session->wire);
 
+        if (n > 0 && (session->wire.fds.n > 0 || session->wire.truncated || session->wire.forgotten))
+                session_refuse_strangers(session);
         if (n > 0)
                 return true;
         if (n == 0)
@@ -244,12 +239,6 @@ static bool session_fill(struct session *session) {
 /* ---- the turn ---------------------------------------------------------------------------------------------- */
 
 static void session_on_poll(uv_poll_t *poll, int status, int events);
-
-static bool session_hung_up(const struct session *session) {
-        struct pollfd socket = {.fd = session->wire.fd};
-
-        return poll(&socket, 1, 0) == 1;
-}
 
 static void session_poll(struct session *session) {
         int events = UV_PRIORITIZED; /* no client sends out-of-band data, but this keeps hang-up watched */
@@ -296,14 +285,32 @@ static bool session_advance(struct session *session, bool *readable) {
         return session_fill(session);
 }
 
+/* Its user has had enough of this round. */
+static void session_defer(struct session *session, bool readable) {
+        session->crowded = session->crowded || readable;
+        if (list_empty(&session->by_ready))
+                list_append(&session->hall->late, &session->by_ready);
+        session_poll(session);
+}
+
 /* Does what there is to do, up to a turn's worth. */
 static void session_turn(struct session *session, bool readable) {
+        struct account *account = session->client && !session->peer.admin ? session->client->account : NULL;
+        uint64_t began = clock_monotonic_usec(), now = began;
         bool more = true;
 
+        if (account && account_turn_usec(account, session->hall->round) >= ROUND_USEC) {
+                session_defer(session, readable);
+                return;
+        }
         session->running = true;
-        for (int i = 0; i < TURN_MESSAGES && more; i++)
+        for (int i = 0; i < TURN_MESSAGES && more && now - began < TURN_USEC; i++) {
                 more = !session->why && !outbox_full(&session->outbox) && session_advance(session, &readable);
+                now = clock_monotonic_usec();
+        }
         session->running = false;
+        if (account)
+                account->turn_usec += now - began;
         if (session_over(session)) {
                 session_close(session, session->gone ? "hang-up" : "end of stream");
                 return;
@@ -317,7 +324,7 @@ static void session_on_poll(uv_poll_t *poll, int status, int events) {
         struct session *session = poll->data;
 
         if (status < 0 || (events & (UV_DISCONNECT | UV_PRIORITIZED))) {
-                if (status < 0 || session_hung_up(session))
+                if (status < 0 || wire_hung_up(&session->wire))
                         session_mark_gone(session);
                 else if (events & UV_DISCONNECT)
                         session->half_closed = true;
@@ -341,7 +348,7 @@ bool sessions_run(struct hall *hall) {
         while (!list_empty(&turn)) {
                 session = container_of(list_first(&turn), struct session, by_ready);
                 list_remove(&session->by_ready);
-                session_turn(session, false);
+                session_turn(session, session->crowded);
         }
         return !list_empty(&hall->ready);
 }
@@ -361,16 +368,6 @@ bool sessions_flushed(const struct hall *hall, bool patient) {
 }
 
 /* ---- beginning --------------------------------------------------------------------------------------------- */
-
-static void session_identify(struct session *session, bool admin) {
-        session->peer = (struct peer){
-                .principal = {.uid = session->creds.uid, .gid = session->creds.gid},
-                .gids = session->creds.gids,
-                .n_gids = session->creds.n_gids,
-                .admin = admin,
-                .overflow = session->creds.uid == session->hall->overflow_uid,
-        };
-}
 
 static void session_on_patience(void *arg) {
         session_close(arg, "it did not ask why it was not let in");
@@ -437,7 +434,7 @@ int session_new(struct hall *hall, int fd_take, bool admin) {
                 return r;
         }
         session->poll.data = session;
-        session_identify(session, admin);
+        session->peer = senders_identify(&session->creds, admin, hall->overflow_uid);
         list_append(&hall->sessions, &session->by_hall);
         r = session_admit(session);
         if (r < 0) {

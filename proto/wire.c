@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -61,6 +62,20 @@ void wire_deinit(struct wire *wire) {
         fd_closep(&wire->sender.pidfd);
         fd_closep(&wire->fd);
         bytes_deinit(&wire->in);
+}
+
+/* The shutdown comes first: nothing more gets in after it. Descriptors come with at least one byte. */
+bool wire_shut(struct wire *wire) {
+        int unread = 0;
+
+        (void)shutdown(wire->fd, SHUT_RDWR);
+        return wire->fds.n == 0 && ioctl(wire->fd, SIOCINQ, &unread) == 0 && unread == 0;
+}
+
+bool wire_hung_up(const struct wire *wire) {
+        struct pollfd socket = { .fd = wire->fd };
+
+        return poll(&socket, 1, 0) == 1;
 }
 
 /* ---- receiving -------------------------------------------------------------------------------------------- */
@@ -218,6 +233,14 @@ int wire_next(struct wire *wire, char **ret_text, size_t *ret_n) {
 void wire_put_back(struct wire *wire, size_t n) {
         wire->in_used -= n + 1;
         wire->scanned = wire->in_used;
+}
+
+const char *wire_fault(int r) {
+        switch (r) {
+        case -EMSGSIZE: return "a message is too long";
+        case -EPERM: return "one message came from two processes";
+        default: return "out of memory";
+        }
 }
 
 /* ---- sending ---------------------------------------------------------------------------------------------- */

@@ -64,6 +64,13 @@ void wire_init(struct wire *wire, int fd_take, size_t max_message);
 /* Drops what is queued (calling each message's release), closes received descriptors and fd. */
 void wire_deinit(struct wire *wire);
 
+/* Ends the conversation, which the peer sees at once; fd stays open. Whether wire_deinit() closes none of the peer's
+ * descriptors then, neither received nor unread ones. */
+bool wire_shut(struct wire *wire);
+
+/* Whether the peer is gone, or the socket broken. */
+bool wire_hung_up(const struct wire *wire);
+
 /* One recvmsg(). Returns the bytes read (> 0), 0 at end of stream, -EAGAIN when nothing is there, another
  * -errno when the stream broke. Descriptors are received CLOEXEC, with room for FDSET_MAX, and added to `fds`. Not
  * to be called while a complete message is waiting (wire_next() first): it keeps at most one message's bytes
@@ -78,6 +85,9 @@ int wire_next(struct wire *wire, char **ret_text, size_t *ret_n);
 
 /* The message of n bytes that was handed out last is to be handed out again. Before any further wire_fill(). */
 void wire_put_back(struct wire *wire, size_t n);
+
+/* What wire_next() found. */
+const char *wire_fault(int r);
 
 /* Whether a complete message is already received. */
 bool wire_ready(const struct wire *wire);

@@ -57,6 +57,7 @@ static void world_init(struct world *world) {
         list_init(&world->house.woken);
         list_init(&world->hall.sessions);
         list_init(&world->hall.ready);
+        list_init(&world->hall.late);
         world->house.loop = &world->loop;
         world->house.kick = world_kick;
         world->house.backend_name = "host";

@@ -23,6 +23,7 @@ import backend  # noqa: E402
 from actors import FLOOR_S, SLOWER, ActorTest, Load, Timing, churn, in_child  # noqa: E402
 from daemon import GPUIPCCTL, GPUIPCD_FAULT, ROOT, Daemon, open_fds, wait_for  # noqa: E402
 from rawclient import WAIT_S, RawClient, ReplyError  # noqa: E402
+from stuckfile import StuckFile  # noqa: E402
 
 MESSAGE_MAX = 65536
 INVALID = "org.varlink.service.InvalidParameter"
@@ -281,7 +282,7 @@ class LingeringSocket:
 
     LINGER_S = 2
 
-    def __init__(self):
+    def __init__(self, linger_s=LINGER_S):
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         listener.bind(("127.0.0.1", 0))
@@ -290,7 +291,7 @@ class LingeringSocket:
         self.socket.connect(listener.getsockname())
         self.peer, _ = listener.accept()
         listener.close()
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, self.LINGER_S))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, linger_s))
         self.socket.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -334,6 +335,53 @@ class DescriptorsOnOlderKernels(ActorTest):
                     client.send(bytes([byte]), [0] * 253)
             client.expect_closed()
         self.assertIn("version", self.daemon.status())
+
+    def test_253_before_the_end_of_a_message(self):
+        """Nobody waits for that end: more would come with each byte until then."""
+        with self.client() as client:
+            client.send(b" ", [0] * 253)
+            self.assert_refused(client)
+            wait_for(lambda: len(open_fds(self.daemon.pid)) < 253, "the descriptors' end")
+
+    def test_lingering_socket_holds_nothing_up(self):
+        """Whoever closes it would wait for hours: then there would be no end of descriptors behind it."""
+        sockets = [LingeringSocket(3600) for _ in range(20)]
+        try:
+            with self.client() as client:
+                client.send(STATUS + b"\0", [each.socket.fileno() for each in sockets])
+                for each in sockets:
+                    each.socket.close()
+                self.assert_refused(client)
+            with self.client() as client:
+                client.send(STATUS + b"\0", [0] * 253)
+                self.assert_refused(client)
+            self.daemon.wait_idle()
+        finally:
+            for each in sockets:
+                each.peer.close()
+
+    def test_others_end_while_one_cannot_be_closed(self):
+        """What a stranger sent keeps whoever closes it, for good. Connections over which nobody sent any do not wait for that."""
+        try:
+            file = StuckFile()
+        except OSError as error:
+            self.skipTest(f"no FUSE file system can be mounted: {error}")
+        with contextlib.closing(file), self.client() as administrator:
+            administrator.call("GetStatus")
+            with self.client() as client:
+                client.send(STATUS + b"\0", [file.fd])
+                self.assertEqual(client.read()["error"], "io.gpuipc.Broker.AccessDenied")
+                self.assertTrue(file.wait_stuck())
+                self.assertIsNone(client.read())
+            before = len(open_fds(self.daemon.pid))
+            for _ in range(20):
+                with self.client() as client:
+                    client.call("GetStatus")
+            wait_for(lambda: len(open_fds(self.daemon.pid)) <= before, "the end of 20 connections")
+            with self.client() as client:
+                administrator.call("Kick", {"session": client.call("GetStatus")["session"]})
+                client.expect_closed()
+            file.let_go()
 
     def test_more_than_the_daemon_may_open(self):
         """The kernel drops what there is no room for: some, or all of them."""
@@ -636,6 +684,51 @@ class Loads(ActorTest):
                 yield
 
         self.assert_not_slowed(load, calls=2000)
+
+    def test_500_connections_of_one_user(self):
+        """Each has its turn, but all together no more of the time than another user's one."""
+
+        def load():
+            clients = {}
+            poll = select.epoll()
+            for _ in range(500):
+                client = RawClient(self.daemon.socket)
+                client.socket.setblocking(False)
+                clients[client.fileno()] = client.socket
+                poll.register(client.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            while True:
+                for fd, events in poll.poll():
+                    with contextlib.suppress(BlockingIOError):
+                        if events & select.EPOLLIN:
+                            assert clients[fd].recv(1 << 18)
+                        if events & select.EPOLLOUT:
+                            clients[fd].send((STATUS + b"\0") * 64)
+                yield
+
+        self.assert_not_slowed(load, calls=200, uid=ALICE)
+
+    def test_lists_that_find_nothing(self):
+        """Pages or not, whoever looks through all leases again and again takes others' time."""
+        with self.client() as holder:
+            leases = [holder.call("Allocate", {"size": 1, "name": "listed"})["lease"]]
+            leases += [holder.call("Open", {"name": "listed"})["lease"] for _ in range(8000)]
+
+            def load(more):
+                call = json.dumps({"method": "io.gpuipc.Broker.List", "parameters": {"name": "nothing"}, "more": more})
+                with RawClient(self.daemon.socket) as client:
+                    client.send(call.encode() + b"\0")
+                    while True:
+                        client.send((call.encode() + b"\0") * 64)
+                        n = 64
+                        while n > 0:
+                            n -= not client.read().get("continues")
+                        yield
+
+            for more in (False, True):
+                with self.subTest(more=more):
+                    self.assert_not_slowed(lambda: load(more), calls=200, uid=ALICE)
+            for lease in leases:
+                holder.call("Release", {"lease": lease})
 
     def test_reader_that_never_reads(self):
         """It is paused once its output is full, whatever it goes on asking."""

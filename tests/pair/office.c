@@ -200,6 +200,7 @@ void office_init(struct office *office, int64_t capacity_bytes) {
         list_init(&office->house.woken);
         list_init(&office->hall.sessions);
         list_init(&office->hall.ready);
+        list_init(&office->hall.late);
         office->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
         ck_assert_int_ge(office->null_fd, 0);
         office->house.loop = &office->loop;
