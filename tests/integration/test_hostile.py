@@ -590,7 +590,7 @@ class Crowds(ActorTest):
                     os._exit(0)
                 self.assertEqual(os.waitpid(pid, 0)[1], 0)
             client.call("GetStatus")
-            self.assertLessEqual(len(open_fds(self.daemon.pid)), before + 3)
+            wait_for(lambda: len(open_fds(self.daemon.pid)) <= before + 3, "those that are gone to be let go of")
 
     def cpu_s(self):
         with open(f"/proc/{self.daemon.pid}/stat", encoding="ascii") as file:

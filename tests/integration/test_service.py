@@ -544,7 +544,7 @@ class Handed(ServiceTest):
             early[0].close()
             with RawClient(shared) as client:
                 wait_for(lambda: client.call("GetStatus")["sessions"] == 1, "the other to be gone")
-                self.assertNotIn("/dev/null", [each for number, each in open_fds(pid).items() if number > 2])
+                wait_for(lambda: "/dev/null" not in [each for number, each in open_fds(pid).items() if number > 2], "what it sent likewise")
 
 
 class InTheWay(ServiceTest):
