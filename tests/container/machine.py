@@ -6,6 +6,7 @@ they stand, and nobody else sees it. Standard library only.
 """
 
 import ctypes
+import itertools
 import os
 import shutil
 import subprocess
@@ -47,8 +48,10 @@ def enter():
 class Account:
     """A user made for the test, with a home, gids and ranges of uids and gids for containers."""
 
+    _numbers = itertools.count()
+
     def __init__(self, directory):
-        self.name = f"gpuipc-t{os.getpid()}"
+        self.name = f"gpuipc-t{os.getpid()}-{next(self._numbers)}"  # one before may not be removed yet: its last process ends just now
         self.home = f"{directory}/home"
         subprocess.run(["useradd", "--create-home", "--home-dir", self.home, "--shell", "/bin/sh", self.name], check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -81,7 +84,7 @@ class Account:
 
     def remove(self):
         self.end_pause()
-        subprocess.run(["userdel", "--remove", self.name], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(["userdel", "--force", "--remove", self.name], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def end_pause(self):
         """The process that keeps a user's namespaces for the next podman."""
