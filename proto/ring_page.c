@@ -106,31 +106,28 @@ void ring_page_admit(struct ring_page *page, unsigned member, uint32_t generatio
         ring_store(&place->word, ring_member_word(generation, role, RING_ALIVE));
 }
 
-void ring_page_give_back(struct ring_page *page, unsigned member, uint32_t generation) {
-        struct ring_member *place = &page->members[member % RING_MEMBERS];
-
-        /* Twice: it may be declared left in between. The dead are reaped by others. */
-        for (int i = 0; i < 2; i++) {
-                uint64_t word = ring_load(&place->word);
-                enum ring_life now = ring_member_life(word);
-                if (ring_member_generation(word) != generation || (now != RING_ALIVE && now != RING_LEFT) ||
-                    ring_cas(&place->word, word, ring_member_word(generation, ring_member_role(word), RING_REAPED)))
-                        break;
-        }
-}
-
-static void mark(struct ring_page *page, unsigned member, uint32_t generation, enum ring_life life) {
+/* From a life before `until`. */
+static void set_life(struct ring_page *page, unsigned member, uint32_t generation, enum ring_life until, enum ring_life life) {
         struct ring_member *place = &page->members[member % RING_MEMBERS];
 
         /* Twice is enough: a life goes from alive to left to dead and each step is taken once. */
         for (int i = 0; i < 3; i++) {
                 uint64_t word = ring_load(&place->word);
                 enum ring_life now = ring_member_life(word);
-                if (ring_member_generation(word) != generation || now == RING_VACANT || now >= life)
+                if (ring_member_generation(word) != generation || now == RING_VACANT || now >= until)
                         break;
                 if (ring_cas(&place->word, word, ring_member_word(generation, ring_member_role(word), life)))
                         break;
         }
+}
+
+/* The dead are reaped by others. */
+void ring_page_give_back(struct ring_page *page, unsigned member, uint32_t generation) {
+        set_life(page, member, generation, RING_DEAD, RING_REAPED);
+}
+
+static void mark(struct ring_page *page, unsigned member, uint32_t generation, enum ring_life life) {
+        set_life(page, member, generation, life, life);
         ring_page_wake(page);
 }
 
