@@ -359,10 +359,13 @@ static int broker_build(struct broker *broker, struct limits *limits) {
 int broker_new(int argc, char *argv[], struct config *config_take, struct broker **ret) {
         struct limits limits = config_take->limits;
         int r = broker_raise_descriptors(&limits); /* before libuv wants some: it takes their lack for a fault of its own */
-        struct broker *broker = r < 0 ? NULL : calloc(1, sizeof(*broker));
+        struct broker *broker;
 
+        if (r < 0)
+                return r;
+        broker = calloc(1, sizeof(*broker));
         if (!broker)
-                return r < 0 ? r : -ENOMEM;
+                return -ENOMEM;
         broker->argc = argc;
         broker->argv = argv;
         broker->config = *config_take;
