@@ -369,6 +369,21 @@ static void begin_with(struct house_peer *peer, gpuipc_channel_role role, house_
         place(&plan, NULL);
 }
 
+/* The consumer's stream, which waits for an item that such a producer has published. */
+static CUstream stuck_reader(struct house_peer *peer, house_script *script) {
+        CUstream reading;
+
+        begin_with(peer, GPUIPC_CHANNEL_PRODUCER, script, 4);
+        house_let_in(&house, peer);
+        child_hear(&peer->child, 'w');
+        use_gpu(0);
+        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+        reading = stream_new();
+        take(consumer, reading, &item);
+        ck_assert(is_busy(reading));
+        return reading;
+}
+
 /* Killed once those who are to notice know of it; from then on there is no daemon. */
 static int64_t kill_without_daemon(struct house_peer *peer, bool down) {
         if (down) {
@@ -383,14 +398,7 @@ START_TEST(a_producer_dies_with_an_unfinished_fence) {
         struct house_peer peer;
         int64_t died;
 
-        begin_with(&peer, GPUIPC_CHANNEL_PRODUCER, never_writes, 4);
-        house_let_in(&house, &peer);
-        child_hear(&peer.child, 'w');
-        use_gpu(0);
-        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
-        CUstream reading = stream_new();
-        take(consumer, reading, &item);
-        ck_assert(is_busy(reading));
+        CUstream reading = stuck_reader(&peer, never_writes);
         died = kill_without_daemon(&peer, _i);
         settle(reading);
         ck_assert_int_le(now_ms() - died, deadline_in(100) - now_ms());
@@ -457,14 +465,7 @@ START_TEST(a_consumer_dies_with_an_unfinished_fence) {
 START_TEST(one_leaves_whose_gpu_has_failed) {
         struct house_peer peer;
 
-        begin_with(&peer, GPUIPC_CHANNEL_PRODUCER, takes_its_context_away, 4);
-        house_let_in(&house, &peer);
-        child_hear(&peer.child, 'w');
-        use_gpu(0);
-        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
-        CUstream reading = stream_new();
-        take(consumer, reading, &item);
-        ck_assert(is_busy(reading));
+        CUstream reading = stuck_reader(&peer, takes_its_context_away);
         child_say(&peer.child, 'n');
         wait_for(!is_busy(reading));
         ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 1);

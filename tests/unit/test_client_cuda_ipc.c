@@ -175,18 +175,28 @@ START_TEST(over_peer_access) {
 END_TEST
 
 /* The driver closes what was opened in a context along with it; nothing else may be closed in its place. */
-START_TEST(context_goes_first) {
+/* Maps what the owner has, in a context that is gone then. */
+static gpuipc_buffer *map_and_lose(struct owner *owner, struct desk *desk, void **ret_pointer) {
+        gpuipc_buffer *buffer;
         CUcontext mine;
-        void *pointer;
 
         gpus_start(NULL);
-        struct owner owner = owner_start("cuda-ipc", 0, 2 * MIB);
-        struct desk desk = desk_of(&owner, 2 * MIB);
-        desk_open(&desk);
+        *owner = owner_start("cuda-ipc", 0, 2 * MIB);
+        *desk = desk_of(owner, 2 * MIB);
+        desk_open(desk);
         ck_assert_int_eq(DRIVER(cuInit)(0), 0);
         ck_assert_int_eq(DRIVER(cuCtxCreate)(&mine, NULL, 0, 0), 0);
-        gpuipc_buffer *buffer = desk_map(&desk, GPUIPC_RW, &pointer);
+        buffer = desk_map(desk, GPUIPC_RW, ret_pointer);
         ck_assert_int_eq(DRIVER(cuCtxDestroy)(mine), 0);
+        return buffer;
+}
+
+START_TEST(context_goes_first) {
+        struct owner owner;
+        struct desk desk;
+        void *pointer;
+
+        gpuipc_buffer *buffer = map_and_lose(&owner, &desk, &pointer);
         ck_assert_int_eq(gpuipc_release(buffer, NULL), GPUIPC_OK);
         ck_assert_uint_eq(gpus_calls("cuIpcCloseMemHandle", -1), 0);
         ck_assert_uint_eq(gpus_calls("cuCtxPushCurrent_v2", -1), 0);
@@ -199,16 +209,10 @@ END_TEST
 /* Who comes later has nothing of what ended with another's context, and keeps what is at its address by now. */
 START_TEST(opened_anew_after_its_context) {
         void *before, *after;
-        CUcontext mine;
+        struct owner owner;
+        struct desk desk;
 
-        gpus_start(NULL);
-        struct owner owner = owner_start("cuda-ipc", 0, 2 * MIB);
-        struct desk desk = desk_of(&owner, 2 * MIB);
-        desk_open(&desk);
-        ck_assert_int_eq(DRIVER(cuInit)(0), 0);
-        ck_assert_int_eq(DRIVER(cuCtxCreate)(&mine, NULL, 0, 0), 0);
-        gpuipc_buffer *first = desk_map(&desk, GPUIPC_RW, &before);
-        ck_assert_int_eq(DRIVER(cuCtxDestroy)(mine), 0);
+        gpuipc_buffer *first = map_and_lose(&owner, &desk, &before);
         gpuipc_buffer *second = desk_map(&desk, GPUIPC_RW, &after);
         ck_assert_uint_eq(gpus_calls("cuIpcOpenMemHandle_v2", -1), 2);
         check_bytes(after, 0, (size_t)desk.size);
