@@ -10,7 +10,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 from containertest import ContainerTest, for_each, main  # noqa: E402
-from daemon import GPUIPCCTL, GPUIPCD  # noqa: E402
+from daemon import GPUIPCCTL, GPUIPCD, script  # noqa: E402
 from sandbox import Bwrap, Podman, Runc  # noqa: E402
 
 ALICE = 1001
@@ -105,10 +105,7 @@ class Unseen(ContainerTest):
 
     def wrapped(self, command):
         """A program that starts the daemon so."""
-        path = f"{self.shared}.daemon"
-        with open(path, "w", encoding="ascii") as file:
-            file.write(f'#!/bin/sh\nexec {command} {GPUIPCD} "$@"\n')
-        os.chmod(path, 0o755)
+        path = script(f"{self.shared}.daemon", f'exec {command} {GPUIPCD} "$@"')
         self.addCleanup(os.unlink, path)
         return path
 

@@ -12,7 +12,7 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from daemon import BUILD, GPUIPCCTL, GPUIPCD, Daemon  # noqa: E402
+from daemon import BUILD, GPUIPCCTL, GPUIPCD, Daemon, script  # noqa: E402
 from doctortest import DONE, FAILED, UNREACHABLE, USAGE, DoctorTest, Report, as_root  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
 from relay import Relay  # noqa: E402
@@ -89,12 +89,9 @@ class SocketTest(DoctorTest):
         """Its /proc hides those of other users, but from one group."""
         for gid, expect, codes in ((0, FAILED, ("G206",)), (USER, DONE, ("G100", "G600"))):
             with self.subTest(gid=gid):
-                program = f"{self.scratch}/hidden"
-                with open(program, "w", encoding="utf-8") as file:
-                    file.write("#!/bin/sh\nexec unshare --mount sh -c '"
-                               f"mount -t proc -o hidepid=2{f',gid={gid}' if gid else ''} proc /proc && "
-                               f"exec setpriv --reuid {USER} --regid {USER} --groups {USER} {GPUIPCD} \"$@\"' sh \"$@\" --socket {self.scratch}/h\n")
-                os.chmod(program, 0o755)
+                program = script(f"{self.scratch}/hidden", "exec unshare --mount sh -c '"
+                                 f"mount -t proc -o hidepid=2{f',gid={gid}' if gid else ''} proc /proc && exec setpriv --reuid {USER} "
+                                 f"--regid {USER} --groups {USER} {GPUIPCD} \"$@\"' sh \"$@\" --socket {self.scratch}/h")
                 os.chmod(self.scratch, 0o777)
                 daemon = Daemon("--isolation=container", program=program, admin=False, socket_path=f"{self.scratch}/h", wait=False)
                 try:
@@ -233,10 +230,8 @@ class EventsTest(DoctorTest):
     """The daemon and the command have a /dev/shm to themselves, where CUDA keeps an event of root's."""
 
     def make_daemon(self):
-        with open(f"{self.scratch}/program", "w", encoding="utf-8") as file:
-            file.write(f"#!/bin/sh\nexec unshare -m sh -ec 'mount -t tmpfs shm /dev/shm; exec {GPUIPCD} \"$@\"' sh \"$@\"\n")
-        os.chmod(file.name, 0o755)
-        return Daemon(program=file.name)
+        return Daemon(program=script(f"{self.scratch}/program", "exec unshare -m sh -ec 'mount -t tmpfs shm /dev/shm; "
+                                     f"exec {GPUIPCD} \"$@\"' sh \"$@\""))
 
     def as_user(self, uid, **looks):
         return self.report(before=["nsenter", "-t", str(self.daemon.pid), "-m", "setpriv", f"--reuid={uid}", "--regid=1000",

@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 import backend
 from books import PAGE, HoldersTest
-from daemon import GPUIPCD, Daemon, wait_for
+from daemon import GPUIPCD, Daemon, script, wait_for
 from rawclient import WAIT_S
 
 USER = 4100
@@ -29,12 +29,8 @@ class OrdinaryUserTest(unittest.TestCase):
         self.directory = tempfile.mkdtemp(prefix="lending.", dir=os.environ.get("TMPDIR", "/tmp"))
         os.chmod(self.directory, 0o777)
         self.addCleanup(shutil.rmtree, self.directory)
-        program = f"{self.directory}/gpuipcd"
-        with open(program, "w", encoding="utf-8") as file:
-            file.write("#!/bin/sh\n"
-                       f"exec setpriv --reuid {USER} --regid {USER} --clear-groups "
-                       f"prlimit --nofile={N_OPEN}:{N_OPEN} {GPUIPCD} \"$@\" --socket {self.directory}/s\n")
-        os.chmod(program, 0o755)
+        program = script(f"{self.directory}/gpuipcd", f"exec setpriv --reuid {USER} --regid {USER} --clear-groups "
+                         f"prlimit --nofile={N_OPEN}:{N_OPEN} {GPUIPCD} \"$@\" --socket {self.directory}/s")
         # A fake GPU belongs to who made it.
         environment = {} if backend.HOST or backend.REAL else {"GPUIPC_FAKE_CUDA": f"state {self.directory}/gpu; devices 1; log no"}
         self.daemon = Daemon(program=program, admin=False, wait=False, environment=environment)

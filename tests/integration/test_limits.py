@@ -15,7 +15,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
 from actors import SLOWER, Actor, ActorTest, churn, in_child, status_as  # noqa: E402
-from daemon import GPUIPCD, Daemon, device_bytes, memory_of, open_fds, wait_for  # noqa: E402
+from daemon import GPUIPCD, Daemon, device_bytes, memory_of, open_fds, script, wait_for  # noqa: E402
 from rawclient import RawClient, ReplyError  # noqa: E402
 
 PAGE = backend.PAGE
@@ -51,13 +51,8 @@ class LimitTest(ActorTest):
 
     def start_with_ulimit(self, ulimit, **others):
         """A shell lowers the daemon's own limits; raising one's own again may not be allowed."""
-        with tempfile.NamedTemporaryFile("w", dir=os.environ.get("TMPDIR", "/tmp"), delete=False) as script:
-            script.write(f'#!/bin/sh\nulimit {ulimit} && exec {GPUIPCD} "$@"\n')
-        os.chmod(script.name, 0o755)
-        try:
-            self.start(program=script.name, **others)
-        finally:
-            os.unlink(script.name)
+        with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/tmp")) as directory:
+            self.start(program=script(f"{directory}/program", f'ulimit {ulimit} && exec {GPUIPCD} "$@"'), **others)
 
     def quota(self, scope, limit, used, asked, call, *args):
         told = self.refused("QuotaExceeded", call, *args)

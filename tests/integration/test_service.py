@@ -306,9 +306,6 @@ class Reload(ServiceTest):
             told = self.refused("EventsLost", lambda: next(client.call_more("Watch", {"since": 3})))
             self.assertEqual(told, {"oldest": 11})
 
-    def wait_line(self, *words):
-        wait_for(lambda: any(all(word in line for word in words) for line in self.daemon.log().splitlines()), f"a line in the log with {words}")
-
     def test_the_log_says_what_was_asked_for(self):
         self.start("--log-level=info")
         with self.client() as client, self.client() as other:
@@ -319,11 +316,11 @@ class Reload(ServiceTest):
                                               ("Kick", {"session": "s99"}, "s99")):
                 with self.assertRaises(ReplyError):
                     client.call(method, parameters)
-                self.wait_line(f"Broker.{method} refused: ", f" subject={about}")
+                self.daemon.wait_log(f"Broker.{method} refused: ", f" subject={about}")
             session = other.call("GetStatus")["session"]
             client.call("Kick", {"session": session})
             for words in ("Allocate", "subject=the/name"), ("Release", f"subject={lease}"), ("Kick", f"subject={session}"):
-                self.wait_line(*words)
+                self.daemon.wait_log(*words)
 
     def test_log_level(self):
         self.start("--log-target=stderr", config="[Daemon]\nLogLevel=err\n")

@@ -53,6 +53,14 @@ def open_fds(pid="self"):
     return found
 
 
+def script(path, text):
+    """A program of the shell's, such as one that the daemon is started by: the path."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"#!/bin/sh\n{text}\n")
+    os.chmod(path, 0o755)
+    return path
+
+
 class Daemon:
     """One gpuipcd with a directory and sockets of its own. stop() must find it healthy."""
 
@@ -99,8 +107,10 @@ class Daemon:
         with open(self.log_path, encoding="utf-8", errors="replace") as file:
             return file.read()
 
-    def wait_log(self, text):
-        wait_for(lambda: text in self.log(), f"{text!r} in the log:\n{self.log()[-3000:]}")
+    def wait_log(self, *words):
+        """A line with all of them."""
+        wait_for(lambda: any(all(word in line for word in words) for line in self.log().splitlines()),
+                 f"{words} in a line of the log:\n{self.log()[-3000:]}")
 
     def wait_notified(self, word):
         deadline = time.monotonic() + WAIT_S
