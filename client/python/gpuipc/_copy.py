@@ -116,14 +116,20 @@ def _of_dlpack(thing: Any) -> Source:
     return _dlpack.look(capsule)
 
 
+def kind_of(tensor: Any) -> str:
+    """How the elements of a torch.Tensor lie: "strided" in memory one by one; else "quantized", "nested", "sparse_coo", ..."""
+    if tensor.is_quantized:
+        return "quantized"
+    return "nested" if getattr(tensor, "is_nested", False) else str(tensor.layout).rpartition(".")[2]
+
+
 def plain_tensor(tensor: Any, what: str) -> Any:
     """A torch.Tensor without conjugation and negation, which its memory knows nothing of.
 
     Raises:
         TypeError: it has no elements that lie in memory one by one; names `what`.
     """
-    kind = str(tensor.layout).rpartition(".")[2]
-    kind = "quantized" if tensor.is_quantized else "nested" if getattr(tensor, "is_nested", False) else kind
+    kind = kind_of(tensor)
     if kind != "strided":
         raise TypeError(f"{what}: it is {kind}, and only dense tensors are shared: share its parts")
     if tensor.device.type not in ("cpu", "cuda"):

@@ -53,8 +53,7 @@ def plain(tensor: Any) -> torch.Tensor:
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether its elements lie in memory one by one, and are of a dtype that there is a name for."""
-    nested = getattr(tensor, "is_nested", False)
-    return tensor.layout == torch.strided and not tensor.is_quantized and not nested and str(tensor.dtype).rpartition(".")[2] in DTYPES
+    return _copy.kind_of(tensor) == "strided" and str(tensor.dtype).rpartition(".")[2] in DTYPES
 
 
 def layout_of(tensor: torch.Tensor, offset: int = 0) -> Layout:
