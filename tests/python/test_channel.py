@@ -17,6 +17,7 @@ import numpy
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
+from daemon import wait_for  # noqa: E402
 from package import PackageTest, gpuipc, torch  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
 
@@ -287,6 +288,30 @@ class ChannelTest(PackageTest):
         for thread in threads:
             thread.join(WAIT_S)
         self.assertEqual(ended, ["the channel is closed"] * 3)
+
+    def test_a_slot_that_comes_when_closed(self):
+        """Closing ends what waits for a slot, also if the slot comes before the waiting thread has looked again."""
+        producer, consumer = self.pair(slots=1)
+        producer.put(b"x")
+        taken, ended = consumer.take(5), []
+
+        def wait():
+            try:
+                ended.append(producer.item())
+            except ValueError as error:
+                ended.append(str(error))
+
+        slept = producer.stats().sleeps
+        thread = threading.Thread(target=wait)
+        thread.start()
+        wait_for(lambda: producer.stats().sleeps > slept, "the thread sleeps")
+        producer.close()
+        taken.release()
+        thread.join(WAIT_S)
+        self.assertEqual(ended, ["the channel is closed"])
+        other = self.attach(role="producer")
+        other.put(b"y", timeout=5)
+        self.assertEqual(consumer.take(5).read(), b"y")
 
     def test_many_threads(self):
         producer, consumer = self.pair()

@@ -40,7 +40,8 @@ class NewerTest(unittest.TestCase):
         environment["TMPDIR"] = "/media"
         done = subprocess.run(["unshare", "--mount", "sh", "-c", INSIDE, "sh", TREE, ROOT, scratch, *command], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, check=False, env=environment)
-        self.assertEqual(done.returncode, 0, done.stdout[-8000:])
+        told = done.stdout[max(0, done.stdout.find("=" * 70)):]  # from the first case that failed on
+        self.assertEqual(done.returncode, 0, told[-8000:])
         return done.stdout
 
     def suite(self, name):

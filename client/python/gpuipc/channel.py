@@ -214,10 +214,13 @@ class Channel(OfThisProcess):
                         item = self._left_over_item(handle)
                         return True
                 with _cuda.for_stream(member.ordinal, handle):
-                    return _native.tried(function, pointer, handle, ms, ctypes.byref(item))
-            except BaseException:  # of a signal's handler, when the library has returned with an item
+                    came = _native.tried(function, pointer, handle, ms, ctypes.byref(item))
+                if came and member.producer:
+                    self._held()  # nothing is begun once it was closed; what was taken meanwhile is its thread's, or it would be lost
+                return came
+            except BaseException:  # of a signal's handler, too, when the library has returned with an item
                 if item.slot != _NONE:
-                    self._leave_over(pointer, item, handle)
+                    self._leave_over(member, pointer, item, handle)
                 raise
             finally:
                 member.end_call()
@@ -241,9 +244,9 @@ class Channel(OfThisProcess):
         return (f"It has {n} {other}{'s' if n > 1 else ''}, " + ("who must take and release items: leave `with`, or call release()."
                                                                if member.producer else "who put none. Give a longer timeout."))
 
-    def _leave_over(self, pointer: int, item: _native.Item, stream: int) -> None:
+    def _leave_over(self, member: Member, pointer: int, item: _native.Item, stream: int) -> None:
         """What was begun is given up, what was taken is the next call's."""
-        if self._held().producer:
+        if member.producer:
             with contextlib.suppress(errors.Error):
                 _native.call("gpuipc_channel_cancel", pointer, ctypes.byref(item))
         else:
