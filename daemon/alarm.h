@@ -8,7 +8,7 @@
 
 struct alarm;
 
-/* Calls `ring(arg)` once after ms milliseconds, from the loop; the alarm is over then, and *where (the caller's own pointer to
+/* Calls `ring(arg)` once when ms milliseconds have passed, never before, from the loop; the alarm is over then, and *where (the caller's own pointer to
  * it) is NULL before `ring` runs. -ENOMEM. */
 int alarm_new(uv_loop_t *loop, uint64_t ms, void (*ring)(void *arg), void *arg, struct alarm **where);
 
