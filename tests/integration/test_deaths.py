@@ -538,13 +538,14 @@ class StoppedReaderTest(BooksTest):
     n_leases = 300
 
     def stopped(self, method, n, parameters=None):
-        """A holder of one lease that stands still while the daemon has more to tell it than fits."""
+        """A holder of one lease that stands still while the daemon has more to tell it than fits; and when that began."""
         owner, reader = self.holder(), self.holder()
         for _ in range(self.n_leases):
             owner.call("Allocate", {"size": 1, "label": "x" * 60})
         reader.call("Allocate", {"size": PAGE})
+        since = time.monotonic()
         reader.tell("flood", method, n, parameters)
-        return owner, reader
+        return owner, reader, since
 
     def wait_dropped(self, owner, reader, since):
         """Meanwhile the others are served as ever."""
@@ -563,21 +564,20 @@ class StoppedReaderTest(BooksTest):
         self.wait_books(leases=self.n_leases, buffers=self.n_leases, sessions=1, brokered=self.n_leases * PAGE)
 
     def test_flood_of_lists(self):
-        owner, reader = self.stopped("List", 2000)
+        owner, reader, since = self.stopped("List", 2000)
         # It blocks in its own send, for the daemon reads no more of it.
         wait_for(lambda: reader.state() == "S", "the flood stuck")
         before = memory_kb(self.daemon.pid)
-        since = time.monotonic()
         reader.stop()
-        self.wait_dropped(owner, reader, since - 0.5)
+        self.wait_dropped(owner, reader, since)
         if not os.environ.get("GPUIPC_SANITIZER"):
             self.assertLess(memory_kb(self.daemon.pid) - before, 4096)
 
     def test_watch(self):
-        owner, reader = self.stopped("Watch", 1, {"since": 0})
+        owner, reader, since = self.stopped("Watch", 1, {"since": 0})
         reader.answer()
         reader.stop()
-        self.wait_dropped(owner, reader, time.monotonic() - 0.5)
+        self.wait_dropped(owner, reader, since)
 
 
 class PausedReaderTest(BooksTest):
