@@ -220,43 +220,30 @@ class BeatOnOlderKernelTest(OlderKernel, BeatCase):
 class UnheardTest(BooksTest):
     """The daemon stands still meanwhile, so that it learns of the call and of the death at once."""
 
-    def frozen(self):
-        os.kill(self.daemon.pid, signal.SIGSTOP)
-        self.addCleanup(self.thaw)
-
-    def thaw(self):
-        try:
-            os.kill(self.daemon.pid, signal.SIGCONT)
-        except ProcessLookupError:
-            pass
-
     def test_killed_before_its_connection_is_accepted(self):
         holder = self.holder(connect=False)
-        self.frozen()
-        holder.connect()
-        holder.send_call("Allocate", {"size": PAGE})
-        holder.kill()
-        self.thaw()
+        with self.daemon.frozen():
+            holder.connect()
+            holder.send_call("Allocate", {"size": PAGE})
+            holder.kill()
         self.wait_books()
         self.assertIn(kinds(self.take_events()), ([], ["created", "freed", "opened", "released"]))
 
     def test_killed_before_its_call_is_read(self):
         holder = self.holder()
         holder.call("GetStatus")
-        self.frozen()
-        holder.send_call("Allocate", {"size": PAGE})
-        holder.send_call("Allocate", {"size": PAGE})
-        holder.kill()
-        self.thaw()
+        with self.daemon.frozen():
+            holder.send_call("Allocate", {"size": PAGE})
+            holder.send_call("Allocate", {"size": PAGE})
+            holder.kill()
         self.wait_books()
 
     def test_killed_with_release_unread(self):
         holder = self.holder()
         lease = holder.call("Allocate", {"size": PAGE})["lease"]
-        self.frozen()
-        holder.send_call("Release", {"lease": lease})
-        holder.kill()
-        self.thaw()
+        with self.daemon.frozen():
+            holder.send_call("Release", {"lease": lease})
+            holder.kill()
         self.wait_books()
         self.assertEqual(kinds(self.take_events()), ["created", "freed", "opened", "released"])
 

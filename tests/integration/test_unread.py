@@ -4,7 +4,6 @@
 import contextlib
 import os
 import select
-import signal
 import sys
 import time
 import unittest
@@ -53,13 +52,11 @@ class Unread(LimitTest):
         with self.client() as client, self.client() as other:
             n, rest = self.flood(client)
             other.call("GetStatus")
-            self.daemon.process.send_signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, self.daemon.pid, os.WSTOPPED | os.WNOWAIT)
-            over = time.monotonic() + unread_ms / 1000
-            while select.select([client], [], [], 0)[0]:
-                client.received += client.receive()
-            wait_for(lambda: time.monotonic() > over, "its time to be up")
-            self.daemon.process.send_signal(signal.SIGCONT)
+            with self.daemon.frozen():
+                over = time.monotonic() + unread_ms / 1000
+                while select.select([client], [], [], 0)[0]:
+                    client.received += client.receive()
+                wait_for(lambda: time.monotonic() > over, "its time to be up")
             self.answered(client, n, rest)
             self.assertNotIn("does not read", self.daemon.log())
 
@@ -89,7 +86,7 @@ class Unread(LimitTest):
             self.answered(client, n, rest)
 
     def test_events_lost_to_a_slow_watcher(self):
-        self.start("--events-max=4", "--unread-bytes-max=128K", shows={"events": 4, "unread_bytes": 131072})
+        self.start("--events-max=4", "--unread-sec=1h", "--unread-bytes-max=128K", shows={"events": 4, "unread_bytes": 131072})
         with self.client() as client, self.client() as watcher:
             watcher.send_call("Watch", {}, more=True)
             wait_for(lambda: client.call("GetStatus")["sessions"] == 2, "the watcher")
