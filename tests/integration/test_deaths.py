@@ -524,18 +524,17 @@ class StoppedReaderTest(BooksTest):
     daemon_args = ("--unread-sec", f"{unread_sec}s", "--unread-bytes-max", "128K")
     n_leases = 300
 
-    def stopped(self, method, n, parameters=None):
-        """A holder of one lease that stands still while the daemon has more to tell it than fits; and when that began."""
+    def holders(self):
+        """One of many leases, of which the other, who has one, can ask for more than fits on the way to it."""
         owner, reader = self.holder(), self.holder()
         for _ in range(self.n_leases):
             owner.call("Allocate", {"size": 1, "label": "x" * 60})
         reader.call("Allocate", {"size": PAGE})
-        since = time.monotonic()
-        reader.tell("flood", method, n, parameters)
-        return owner, reader, since
+        return owner, reader
 
     def wait_dropped(self, owner, reader, since):
-        """Meanwhile the others are served as ever."""
+        """It asked since then, and stands still. Meanwhile the others are served as ever."""
+        reader.stop()
         slowest = 0.0
         while "session dropped: its client does not read" not in self.daemon.log():
             began = time.monotonic()
@@ -551,19 +550,18 @@ class StoppedReaderTest(BooksTest):
         self.wait_books(leases=self.n_leases, buffers=self.n_leases, sessions=1, brokered=self.n_leases * PAGE)
 
     def test_flood_of_lists(self):
-        owner, reader, since = self.stopped("List", 2000)
-        # It blocks in its own send, for the daemon reads no more of it.
-        wait_for(lambda: reader.state() == "S", "the flood stuck")
+        owner, reader = self.holders()
+        since = time.monotonic()
+        reader.fill("List")
         before = memory_kb(self.daemon.pid)
-        reader.stop()
         self.wait_dropped(owner, reader, since)
         if not os.environ.get("GPUIPC_SANITIZER"):
             self.assertLess(memory_kb(self.daemon.pid) - before, 4096)
 
     def test_watch(self):
-        owner, reader, since = self.stopped("Watch", 1, {"since": 0})
-        reader.answer()
-        reader.stop()
+        owner, reader = self.holders()
+        since = time.monotonic()
+        reader.flood("Watch", 1, {"since": 0})
         self.wait_dropped(owner, reader, since)
 
 
