@@ -160,6 +160,16 @@ class PickleTest(TorchTest):
         del got
         wait_for(lambda: _share.pinned() == 0, "the memory let go")
 
+    def test_what_could_not_be_sent_is_not_pending(self):
+        real = gpuipc.torch._reaper.Reaper.expect
+        gpuipc.torch._reaper.Reaper.expect = lambda *_: [][1]
+        try:
+            with self.assertRaises(IndexError):
+                dumped(torch.ones(3, device=DEVICE))
+        finally:
+            gpuipc.torch._reaper.Reaper.expect = real
+        self.assertEqual(broker.pending(), 0)
+
     def test_gradients(self):
         leaf = torch.ones(3, device=DEVICE, requires_grad=True)
         self.assertTrue(pickle.loads(dumped(leaf)).requires_grad)
@@ -289,6 +299,29 @@ class ReaperTest(TorchTest):
         for buffer in (second, opened, given_up, waiting, quiet):
             buffer.close()
         wait_for(lambda: reaper.awaited == 0, "the last")
+        reaper.stop()
+
+    def test_what_is_made_after_the_list_is_not_gone(self):
+        """By another thread, between the answer and the look at what it says."""
+        client, heard, made = LossyClient(self.client), [], []
+        reaper = self.reaper(client)
+        real = client.buffers
+
+        def buffers():
+            there = real()
+            made.append(self.client.allocate(1, device="host"))
+            reaper.expect(made[0].id, "freed", lambda: heard.append("made"))
+            return there
+
+        client.buffers = buffers
+        gone, client.lose = self.client.allocate(1, device="host"), lambda: gpuipc.errors.EventsLostError("lost", oldest=1)
+        gone.close()
+        reaper.expect(gone.id, "freed", lambda: heard.append("gone"))
+        wait_for(lambda: heard, "news")
+        wait_for(lambda: client.watches == 2 and reaper.awaited == 1, "one that is left")
+        self.assertEqual(heard, ["gone"])
+        made[0].close()
+        wait_for(lambda: heard == ["gone", "made"], "the other's end")
         reaper.stop()
 
     def test_nothing_is_believed_of_another_daemon(self):

@@ -487,6 +487,38 @@ class RefusalTest(TorchTest):
         self.assertEqual(child.ask("status"), 0)
         self.assertEqual(child.ask("gpuipc.torch.get('parents').sum().item()"), 2)
 
+    def test_forked_while_a_thread_has_the_tables(self):
+        """The child's own have nobody waiting."""
+        child = self.zygote.fork()
+        child.run("import contextlib, os, select, threading\n"
+                  "from gpuipc import _dlpack, _native\n"
+                  "from gpuipc.torch import _clients, _pool, _reaper, multiprocessing\n"
+                  "share = gpuipc.torch.put(torch.ones(2))\n"
+                  "has, goes = threading.Event(), threading.Event()\n"
+                  "def hold():\n"
+                  "    with contextlib.ExitStack() as stack:\n"
+                  "        for lock in (_native._lock, _dlpack._lock, _clients._lock, _pool._pools_lock, _reaper._all_lock,\n"
+                  "                     multiprocessing._lock, share._lock):\n"
+                  "            stack.enter_context(lock)\n"
+                  "        has.set()\n"
+                  "        goes.wait()\n"
+                  "thread = threading.Thread(target=hold)\n"
+                  "thread.start()\n"
+                  "has.wait()\n"
+                  "pid = os.fork()\n"
+                  "if pid == 0:\n"
+                  "    own = gpuipc.torch.put(gpuipc.torch.empty(2, device='cpu'), copy=False)\n"  # by way of the client and the reaper
+                  "    gpuipc.torch.pool() if DEVICE == 'cpu' else None\n"
+                  "    ok = multiprocessing.pending() == 0\n"
+                  "    share.close()\n"
+                  "    os._exit(0 if ok else 1)\n"
+                  "ended = select.select([os.pidfd_open(pid)], [], [], 20)[0]\n"
+                  "if not ended: os.kill(pid, 9)\n"
+                  "status = os.waitpid(pid, 0)[1]\n"
+                  "goes.set()\n"
+                  "thread.join()")
+        self.assertEqual(child.ask("status"), 0)
+
     def test_another_user(self):
         with self.assertRaises(ChildError) as caught:
             child = self.zygote.fork()

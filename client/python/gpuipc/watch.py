@@ -53,10 +53,11 @@ class Watch(OfThisProcess):
 
     def fileno(self) -> int:
         """A descriptor that is readable while next(timeout=0) may have something. Only to be polled."""
-        if self._handle is None:
+        handle = self._handle
+        if handle is None:
             raise ValueError("the watch is closed")
-        self._handle.not_forked()
-        return int(_native.library().gpuipc_watch_fd(self._handle.pointer))
+        handle.not_forked()
+        return int(_native.library().gpuipc_watch_fd(handle.pointer))
 
     def next(self, timeout: Optional[float] = None) -> Event:
         """The next event, waited for at most `timeout` seconds (None: without end).

@@ -24,6 +24,7 @@ import torch
 from .. import _native, errors
 from .._arguments import mode_text
 from .._lifetime import OfThisProcess
+from .._locks import table_lock
 from .._waits import milliseconds
 from ..buffer import Buffer
 from ..client import Client
@@ -374,7 +375,7 @@ def _entered() -> list[_Entry]:
 _kept: list[Any] = []
 _of_segment: dict[Any, tuple[Pool, Any]] = {}  # by the id of PyTorch's pool, which is the second
 _pools: weakref.WeakKeyDictionary[Client, dict[Any, Pool]] = weakref.WeakKeyDictionary()
-_pools_lock = threading.Lock()
+_pools_lock = table_lock(globals(), "_pools_lock")
 
 
 def pool(client: Optional[Client] = None, *, device: Any = None, split: bool = True, mode: Union[int, str, None] = None, keep: float = 0,

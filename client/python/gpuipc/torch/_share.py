@@ -104,9 +104,12 @@ class Share(OfThisProcess):
     def close(self) -> None:
         """Nobody gets it any more. Memory that was not copied stays untouched until the last who had got it is done with it. May be called
         again."""
+        if self._pid != os.getpid():  # whose lock somebody may have who is not there
+            self._card = None
+            return
         with self._lock:
             card, self._card = self._card, None
-        if card is None or self._pid != os.getpid():
+        if card is None:
             return
         _named.discard(self)
         give_up(self._client, card.id)
