@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 import backend  # noqa: E402
 from daemon import memory_of, wait_for  # noqa: E402
 from package import PackageTest, gpuipc  # noqa: E402
+from rawclient import WAIT_S  # noqa: E402
 
 from gpuipc import share  # noqa: E402
 
@@ -342,7 +343,7 @@ class ClientTest(PackageTest):
             reader = threading.Thread(target=lambda watch=watch, ended=ended: ended.append(list(watch)))
             reader.start()
             watch.close()
-            reader.join(10)
+            reader.join(WAIT_S)
             self.assertEqual(ended, [[]])
 
     # ---- asyncio ----

@@ -498,7 +498,7 @@ print(view.tobytes()[:1])
                      'client.open("never", wait=60)', 'client.get("never", wait=60)', 'client.channel_attach("never", wait=60)',
                      'client.channel_create(slots=1, slot_bytes=1, device=device, role="consumer").take()', "client.watch().next()",
                      "client.allocate(4096, device=device).fence(0).wait(1)"):
-            with self.subTest(wait), self.start(PRELUDE + f"print('ready', flush=True)\ntry: {wait}\nexcept KeyboardInterrupt: "
+            with self.subTest(wait), self.start(PRELUDE + f"try: print('ready', flush=True), {wait}\nexcept KeyboardInterrupt: "
                                                           "print('interrupted')") as process:
                 self.assertEqual(process.stdout.readline(), "ready\n")
                 self.wait_asleep(process.pid)

@@ -287,14 +287,21 @@ class LoaderTest(TorchTest):
                 child.run("channel = gpuipc.torch.channel.create('dying', slot_bytes=4096, slots=4, device=DEVICE)\n"
                           "channel.send(torch.ones(4)); item = channel.channel.item(stream=channel.stream)\n"
                           "DEVICE == 'cuda' and torch.cuda.synchronize()")
-                with gpuipc.torch.ChannelLoader("dying", broken=how, timeout=1) as loader:
+                with gpuipc.torch.ChannelLoader("dying", broken=how, timeout=20) as loader:
                     child.kill()
                     batches = iter(loader)
                     self.assertEqual(next(batches).sum().item(), 4)
-                    # Past what is broken there is nothing, and nobody to send.
-                    with self.assertRaises(gpuipc.errors.BrokenItemError if how == "raise" else TimeoutError):
-                        next(batches)
+                    if how == "raise":
+                        self.assertRaises(gpuipc.errors.BrokenItemError, next, batches)
+                    else:
+                        with attach("dying", role="producer") as other:
+                            other.send(torch.full((4,), 2.0))
+                            self.assertEqual(next(batches).sum().item(), 8)
+                        batches.close()
                     self.assertEqual(loader.skipped, 0 if how == "raise" else 1)
+                    # Past that there is nothing, and nobody to send.
+                    with gpuipc.torch.ChannelLoader(loader.channel, timeout=0.01) as hasty:
+                        self.assertRaises(TimeoutError, next, iter(hasty))
                 wait_for(lambda: not self.buffers(), "the channel's end")
 
 
