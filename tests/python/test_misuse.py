@@ -424,6 +424,14 @@ class InterruptsTest(MisuseTest):
             with consumer.take(5) as item:
                 self.assertEqual((item.ticket, item.read()), (i, bytes([i])))
 
+    def test_events_are_not_lost(self):
+        other = self.connect()
+        with self.ours.watch() as watch:
+            for i in range(10):
+                self.interrupted(lambda: watch.next(WAIT_S), lambda i=i: other.allocate(1, name=f"n{i}", device=self.device).release())
+                kinds = [watch.next(WAIT_S).kind for _ in range(5)]
+                self.assertEqual(kinds, ["created", "opened", "released", "unnamed", "freed"])
+
     def test_slots_are_given_back(self):
         producer, consumer = self.pair()
         for _ in range(10):

@@ -171,6 +171,16 @@ class PickleTest(TorchTest):
             gpuipc.torch._reaper.Reaper.expect = real
         self.assertEqual(broker.pending(), 0)
 
+    def test_sent_while_the_share_of_its_memory_is_closed(self):
+        """By another thread, after the look at where it lies: it is copied."""
+        share, real = gpuipc.torch.put(torch.ones(3, device=DEVICE)), gpuipc.torch._pool.survey
+        gpuipc.torch._pool.survey = lambda *arguments: (real(*arguments), share.close())[0]
+        try:
+            sent = dumped(share.tensor)
+        finally:
+            gpuipc.torch._pool.survey = real
+        self.assertEqual(pickle.loads(sent).tolist(), [1] * 3)
+
     def test_gradients(self):
         leaf = torch.ones(3, device=DEVICE, requires_grad=True)
         self.assertTrue(pickle.loads(dumped(leaf)).requires_grad)

@@ -204,6 +204,29 @@ class LeaseTest(TorchTest):
             self.assertNotEqual(fourth.buffer, third.buffer)
             self.assertEqual(gpuipc.torch.get(id=fourth.id).tolist(), [1] * 5)
 
+    def test_a_copy_whose_share_is_closed_while_it_is_shared_again(self):
+        """By another thread, between the look at where it lies and the new share: it is copied, since nobody opens its buffer any more."""
+        from gpuipc.torch import _pool
+
+        def surveyed(*arguments):
+            found = real(*arguments)
+            first.close()
+            return found
+
+        real = _pool.survey
+        for how in ({}, {"copy": False}):
+            first = gpuipc.torch.put(torch.ones(5, device=DEVICE))
+            _pool.survey = surveyed
+            try:
+                if how:
+                    self.assertRaisesRegex(BufferError, "closed meanwhile", gpuipc.torch.put, first.tensor, **how)
+                    continue
+                with gpuipc.torch.put(first.tensor) as second:
+                    self.assertTrue(second.copied)
+                    self.assertEqual(gpuipc.torch.get(id=second.id).tolist(), [1] * 5)
+            finally:
+                _pool.survey = real
+
     def test_producer_ends_first(self):
         for how in ("end", "kill"):
             with self.subTest(how):

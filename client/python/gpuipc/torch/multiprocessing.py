@@ -143,6 +143,8 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str, bool]:
     client = client_for(settings.client if settings.pid == os.getpid() else None)
     plain = _compat.plain(tensor)
     found, reason, held = pools.survey(plain, settings.neighbours)
+    if found is not None and not pools.prepare(plain, found, settings.neighbours):
+        reason = pools.GIVEN_UP
     if reason:
         buffer, _, _ = share._copy(client, plain, None, settings.mode, settings.keep, 0, None, hold=True)
         try:
@@ -153,7 +155,6 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str, bool]:
             raise
         return client.socket, buffer.id, False
     assert found is not None
-    pools.prepare(plain, found, settings.neighbours)
     _compat.settle(plain)
     layout: Layout = _compat.layout_of(plain, plain.data_ptr() - found.pointer)
     with Reaper.of(client).listening() as reaper:
