@@ -361,9 +361,9 @@ class LossyClient:
         self.buffers, self.open = client.buffers, client.open
 
     def watch(self, since=None):
-        self.watches += 1
         # From now on, not from the oldest: what was lost is lost.
         watch = self.client.watch()
+        self.watches += 1
         if self.watches == 1:
             def lossy(timeout):
                 raise self.lose()

@@ -360,7 +360,8 @@ class Channel(OfThisProcess):
 
     def close(self) -> None:
         """Leaves: gives back what is in hand, now or when the last view of an item has ended, and ends what waits, in threads and in event
-        loops. Let work that uses the slots finish before. May be called again.
+        loops; an item that comes meanwhile is its taker's until that releases it. Let work that uses the slots finish before. May be called
+        again.
 
         Raises:
             TimedOutError: a stream has not come to what it was to publish or release; the channel is as it was.
