@@ -166,7 +166,7 @@ class ProgramTest(unittest.TestCase):
         pair.processes[1].join()
         with self.assertRaisesRegex(pipeline.Failed, "the consumer has ended"):
             pair.ask(("consumer",), "run", "one", (1, 1, 1))
-        pair.end()
+        pair.end(2 * WAIT_S)
         self.assertEqual([process.exitcode for process in pair.processes], [0, -signal.SIGKILL])
         os.close(shared.memory)
 
