@@ -141,6 +141,29 @@ class LifetimeTest(PackageTest):
             with self.assertRaisesRegex(ValueError, "the client is closed"):
                 attempt()
 
+    def test_a_fence_that_is_closed(self):
+        """It is no view any more, whoever still refers to it, or waited for it until now."""
+        buffer = self.allocate()
+        fence, ended = buffer.fence(0), []
+
+        def wait():
+            try:
+                fence.wait(1)
+            except ValueError as error:
+                ended.append(str(error))
+
+        thread, handle = threading.Thread(target=wait), fence._handle
+        thread.start()
+        wait_for(lambda: handle.calls, "the thread's call")
+        del handle
+        buffer.close()
+        self.held()
+        fence.close()
+        thread.join(WAIT_S)
+        self.assertEqual(ended, ["the fence is closed"])
+        self.gone()
+        fence.close()
+
     def test_the_same_buffer_twice(self):
         """Two leases, one mapping: the first to go leaves the other's memory where it is."""
         buffer = self.allocate()
