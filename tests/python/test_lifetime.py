@@ -152,10 +152,9 @@ class LifetimeTest(PackageTest):
             except ValueError as error:
                 ended.append(str(error))
 
-        thread, handle = threading.Thread(target=wait), fence._handle
+        thread = threading.Thread(target=wait)
         thread.start()
-        wait_for(lambda: handle.calls, "the thread's call")
-        del handle
+        wait_for(lambda: fence._handle.calls, "the thread's call")
         buffer.close()
         self.held()
         fence.close()
