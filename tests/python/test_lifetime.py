@@ -338,6 +338,30 @@ except gpuipc.LeaseLostError:
             buffer.close()
         self.gone()
 
+    def test_released_in_two_threads(self):
+        """Neither returns before the lease has ended."""
+        library, buffer, early = gpuipc._native.library(), self.allocate(), []
+        real, other = library.gpuipc_release, threading.Thread(target=buffer.release)
+
+        def sleeps():
+            with open(f"/proc/self/task/{other.native_id}/wchan", encoding="ascii") as file:
+                return file.read() not in ("0", "")
+
+        def release(pointer, error):
+            other.start()
+            wait_for(lambda: not other.is_alive() or sleeps(), "the other")
+            early.append(not other.is_alive())
+            return real(pointer, error)
+
+        library.gpuipc_release = release
+        try:
+            buffer.release()
+        finally:
+            library.gpuipc_release = real
+        other.join(WAIT_S)
+        self.assertEqual(early, [False])
+        self.gone()
+
     def test_closed_while_others_call(self):
         for _ in range(10):
             client = gpuipc.Client(self.daemon.socket)

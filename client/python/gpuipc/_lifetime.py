@@ -191,6 +191,11 @@ class Keeper:
             if in_earnest:
                 self.forked()
             return
+        # In earnest under the lock: another thread that does the same returns when it has ended, too.
+        with self.lock if in_earnest else contextlib.nullcontext():
+            self._end_once(in_earnest)
+
+    def _end_once(self, in_earnest: bool) -> None:
         with self.lock:
             if in_earnest and self.views:
                 n = len(self.views)
@@ -205,7 +210,7 @@ class Keeper:
         def ending() -> None:
             nonlocal status
             status = self._end(pointer, error)
-            if self.ended:
+            if self._pointer is None:
                 _keepers.pop(id(self), None)
                 self.connection.leave(self)
 
