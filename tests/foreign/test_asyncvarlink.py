@@ -449,7 +449,7 @@ class BrokerTest(AsyncVarlinkTest):
             file.write(content)
         async with self.broker() as broker:
             put = asyncio.create_task(self.run_c_client(GPUIPCCTL, "put", "--keep", "60s", "--detach", "foreign/put", path))
-            with await broker.Open(name="foreign/put", access="ro", wait_ms=5000) as grant:
+            with await broker.Open(name="foreign/put", access="ro", wait_ms=1000 * WAIT_S) as grant:
                 await put
                 with mmap.mmap(grant["handle"].fd.fileno(), len(content), prot=mmap.PROT_READ) as memory:
                     self.assertEqual(memory[:], content)

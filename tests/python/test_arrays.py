@@ -296,7 +296,7 @@ class ArraysTest(PackageTest):
             self.assertEqual(bytes(array)[:2], b"ab")
             del array, of
             reader.close()
-        self.assertEqual(buffer.views, 0)
+            self.assertEqual(buffer.views, 0)
 
     def by_torch(self, buffer):
         if not torch:
@@ -316,7 +316,7 @@ class ArraysTest(PackageTest):
                 self.assertEqual(found.flags.writeable, writeable)
                 del found
             self.assertEqual(numpy.asarray(buffer, dtype="f8").dtype, "f8")
-        self.assertEqual(buffer.views, 0)
+            self.assertEqual(buffer.views, 0)
 
 
 if __name__ == "__main__":

@@ -289,6 +289,64 @@ class ChannelTest(PackageTest):
             thread.join(WAIT_S)
         self.assertEqual(ended, ["the channel is closed"] * 3)
 
+    def left(self, producer):
+        """Waits until the channel has no consumer."""
+        wait_for(lambda: not any(member.alive and member.role == "consumer" for member in producer.stats().members), "it to leave")
+
+    def test_closed_while_a_thread_waits_and_another_has_an_item(self):
+        """The item's slot comes back when the thread has ended, whoever still refers to the item."""
+        producer, consumer = self.pair(slots=1)
+        producer.put(b"x")
+        item, ended = consumer.take(5), []
+
+        def wait():
+            try:
+                consumer.take()
+            except ValueError as error:
+                ended.append(str(error))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        wait_for(lambda: consumer._member.calls, "the thread's call")
+        consumer.close()
+        thread.join(WAIT_S)
+        self.assertEqual(ended, ["the channel is closed"])
+        self.left(producer)
+        producer.put(b"y", timeout=5)
+        item.release()
+        self.assertFalse(item.in_hand)
+
+    def test_closed_while_an_item_is_looked_at(self):
+        """It leaves with the last view, whoever still refers to the item."""
+        producer, consumer = self.pair(slots=1)
+        producer.put(b"x")
+        item = consumer.take(5)
+        view = item.array()
+        consumer.close()
+        self.assertEqual(view.tobytes(), b"x")
+        del view
+        gc.collect()
+        self.left(producer)
+        producer.put(b"y", timeout=5)
+        with self.assertRaisesRegex(ValueError, "closed"):
+            item.array()
+
+    def test_an_item_that_comes_when_closed(self):
+        """It is its thread's until that releases it."""
+        producer, consumer = self.pair()
+        producer.put(b"x")
+        library = gpuipc._native.library()
+        real = library.gpuipc_channel_take
+        library.gpuipc_channel_take = lambda *arguments: (real(*arguments), consumer.close())[0]
+        try:
+            item = consumer.take(5)
+        finally:
+            library.gpuipc_channel_take = real
+        self.assertTrue(consumer.closed)
+        self.assertEqual(item.read(), b"x")
+        item.release()
+        self.left(producer)
+
     def test_a_slot_that_comes_when_closed(self):
         """Closing ends what waits for a slot, also if the slot comes before the waiting thread has looked again."""
         producer, consumer = self.pair(slots=1)

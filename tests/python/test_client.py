@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 import backend  # noqa: E402
 from daemon import memory_of, wait_for  # noqa: E402
 from package import PackageTest, gpuipc  # noqa: E402
+from rawclient import WAIT_S  # noqa: E402
 
 from gpuipc import share  # noqa: E402
 
@@ -194,10 +195,10 @@ class ClientTest(PackageTest):
                     reader.join()
             self.assertEqual(found, [bytes([7]) * PAGE] * 3)
 
-    def half_put(self, name):
+    def half_put(self, name, **options):
         meta = gpuipc.Layout.of("uint8", (4,)).to_meta()
         meta["tensor"]["sealed"] = True
-        return self.allocate(4, name=name, meta=meta)
+        return self.allocate(4, name=name, meta=meta, **options)
 
     def test_put_that_is_not_done(self):
         with self.half_put("half") as half:
@@ -211,6 +212,41 @@ class ClientTest(PackageTest):
             half.seal()
             reader.join()
             self.assertEqual(got, [b"done"])
+
+    def test_put_that_is_done_between_two_looks(self):
+        """Its producer, which nobody sees any more then, had sealed it."""
+        half, looks = self.half_put("half", keep=60), []
+
+        def look(real):
+            def looked(name):
+                found = real(name)
+                looks.append(name)
+                if len(looks) == 3:  # amid the second look, at the beginning of a watch
+                    half.write(b"done")
+                    half.seal()
+                    half.close()
+                return found
+            return looked
+
+        reader = self.connect()
+        reader.leases, reader.buffers = look(reader.leases), look(reader.buffers)
+        self.assertEqual(reader.get("half", wait=20).tobytes(), b"done")
+        self.ours.free("half")
+
+    def test_put_of_which_the_news_is_lost(self):
+        """Who waits for it looks anew."""
+        real, half = gpuipc.Watch.next, self.half_put("half")
+
+        def lost(watch, timeout=None):
+            gpuipc.Watch.next = real
+            half.write(b"done")
+            half.seal()
+            raise gpuipc.EventsLostError("lost", oldest=1)
+
+        gpuipc.Watch.next = lost
+        self.addCleanup(setattr, gpuipc.Watch, "next", real)
+        with half:
+            self.assertEqual(self.ours.get("half", wait=20).tobytes(), b"done")
 
     def test_put_whose_producer_ends(self):
         """The reader goes on waiting, and gets the next one's."""
@@ -294,13 +330,20 @@ class ClientTest(PackageTest):
         self.assertEqual(list(watch), [])
         self.assertIsInstance(self.caught(watch.next), gpuipc.ClosedError)
 
+    def test_watch_closed_between_two_looks_at_it(self):
+        watch = self.ours.watch()
+        watch._handle.not_forked = watch.close
+        self.assertGreaterEqual(watch.fileno(), 0)
+        with self.assertRaisesRegex(ValueError, "the watch is closed"):
+            watch.fileno()
+
     def test_watch_closed_by_another(self):
         for _ in range(10):
             watch, ended = self.ours.watch(), []
             reader = threading.Thread(target=lambda watch=watch, ended=ended: ended.append(list(watch)))
             reader.start()
             watch.close()
-            reader.join(10)
+            reader.join(WAIT_S)
             self.assertEqual(ended, [[]])
 
     # ---- asyncio ----

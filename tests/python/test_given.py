@@ -194,6 +194,32 @@ print(item.read()[:6])
 item.cancel()
 """), "refused\n" * 4 + "b'parent'\n")
 
+    def test_an_item_that_a_thread_is_about_to_give_back(self):
+        """The child hears at once that it is not its own."""
+        self.assertEqual(self.run_program("""
+import gpuipc, os, threading
+item = gpuipc.Client().channel_create(slots=1, slot_bytes=64).item(5)
+has, goes = threading.Event(), threading.Event()
+def hold():
+    with item._lock:
+        has.set()
+        goes.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+has.wait()
+if os.fork() == 0:
+    for call in (item.cancel, item.release):
+        try:
+            call()
+        except gpuipc.ForkedError:
+            print("refused", flush=True)
+    os._exit(0)
+os.wait()
+goes.set()
+thread.join()
+item.cancel()
+"""), "refused\n" * 2)
+
 
 if __name__ == "__main__":
     unittest.main()

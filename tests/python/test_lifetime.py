@@ -141,6 +141,28 @@ class LifetimeTest(PackageTest):
             with self.assertRaisesRegex(ValueError, "the client is closed"):
                 attempt()
 
+    def test_a_fence_that_is_closed(self):
+        """It is no view any more, whoever still refers to it, or waited for it until now."""
+        buffer = self.allocate()
+        fence, ended = buffer.fence(0), []
+
+        def wait():
+            try:
+                fence.wait(1)
+            except ValueError as error:
+                ended.append(str(error))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        wait_for(lambda: fence._handle.calls, "the thread's call")
+        buffer.close()
+        self.held()
+        fence.close()
+        thread.join(WAIT_S)
+        self.assertEqual(ended, ["the fence is closed"])
+        self.gone()
+        fence.close()
+
     def test_the_same_buffer_twice(self):
         """Two leases, one mapping: the first to go leaves the other's memory where it is."""
         buffer = self.allocate()
@@ -314,6 +336,30 @@ except gpuipc.LeaseLostError:
 
             self.assertEqual(self.in_threads(6, work), [])
             buffer.close()
+        self.gone()
+
+    def test_released_in_two_threads(self):
+        """Neither returns before the lease has ended."""
+        library, buffer, early = gpuipc._native.library(), self.allocate(), []
+        real, other = library.gpuipc_release, threading.Thread(target=buffer.release)
+
+        def sleeps():
+            with open(f"/proc/self/task/{other.native_id}/wchan", encoding="ascii") as file:
+                return file.read() not in ("0", "")
+
+        def release(pointer, error):
+            other.start()
+            wait_for(lambda: not other.is_alive() or sleeps(), "the other")
+            early.append(not other.is_alive())
+            return real(pointer, error)
+
+        library.gpuipc_release = release
+        try:
+            buffer.release()
+        finally:
+            library.gpuipc_release = real
+        other.join(WAIT_S)
+        self.assertEqual(early, [False])
         self.gone()
 
     def test_closed_while_others_call(self):
@@ -498,7 +544,7 @@ print(view.tobytes()[:1])
                      'client.open("never", wait=60)', 'client.get("never", wait=60)', 'client.channel_attach("never", wait=60)',
                      'client.channel_create(slots=1, slot_bytes=1, device=device, role="consumer").take()', "client.watch().next()",
                      "client.allocate(4096, device=device).fence(0).wait(1)"):
-            with self.subTest(wait), self.start(PRELUDE + f"print('ready', flush=True)\ntry: {wait}\nexcept KeyboardInterrupt: "
+            with self.subTest(wait), self.start(PRELUDE + f"try: print('ready', flush=True), {wait}\nexcept KeyboardInterrupt: "
                                                           "print('interrupted')") as process:
                 self.assertEqual(process.stdout.readline(), "ready\n")
                 self.wait_asleep(process.pid)

@@ -22,7 +22,7 @@ from daemon import ROOT, wait_for  # noqa: E402
 from package import PackageTest, gpuipc  # noqa: E402
 from rawclient import WAIT_S  # noqa: E402
 
-from gpuipc import _dlpack  # noqa: E402
+from gpuipc import _dlpack, aio  # noqa: E402
 from gpuipc._words import in_python  # noqa: E402
 
 PAGE = 4096
@@ -358,6 +358,44 @@ print(channel.closed)
         self.assertFalse(client._connection._open)
 
 
+    def test_released_while_it_cannot_be_left(self):
+        """By another thread, amid a close() that fails: the slot comes back nevertheless."""
+        library, (producer, consumer) = gpuipc._native.library(), self.pair()
+        producer.put(b"x", timeout=5)
+        item, real, failures = consumer.take(5), library.gpuipc_channel_free, []
+        releases = threading.Thread(target=item.release)
+
+        def too_late(pointer, error):
+            releases.start()
+            wait_for(lambda: not releases.is_alive() or self.sleeps(releases.native_id), "the other thread")
+            error._obj.status = gpuipc._native.TIMED_OUT
+            return gpuipc._native.TIMED_OUT
+
+        def close():
+            try:
+                consumer.close()
+            except gpuipc.TimedOutError as error:
+                failures.append(error)
+
+        library.gpuipc_channel_free = too_late
+        try:
+            closes = threading.Thread(target=close)
+            closes.start()
+            closes.join(2 * WAIT_S)
+        finally:
+            library.gpuipc_channel_free = real
+        releases.join(WAIT_S)
+        self.assertEqual((len(failures), item.in_hand, consumer.closed), (1, False, False))
+        producer.put(b"y", timeout=5)
+        with consumer.take(5) as item:
+            self.assertEqual(item.read(), b"y")
+
+    @staticmethod
+    def sleeps(thread):
+        with open(f"/proc/self/task/{thread}/wchan", encoding="ascii") as file:
+            return file.read() not in ("0", "")
+
+
 class InterruptsTest(MisuseTest):
     """A signal's handler raises when the library's call has returned: with what was waited for, it may be."""
 
@@ -385,6 +423,14 @@ class InterruptsTest(MisuseTest):
             self.interrupted(lambda: consumer.take(WAIT_S), lambda i=i: producer.put(bytes([i])))
             with consumer.take(5) as item:
                 self.assertEqual((item.ticket, item.read()), (i, bytes([i])))
+
+    def test_events_are_not_lost(self):
+        other = self.connect()
+        with self.ours.watch() as watch:
+            for i in range(10):
+                self.interrupted(lambda: watch.next(WAIT_S), lambda i=i: other.allocate(1, name=f"n{i}", device=self.device).release())
+                kinds = [watch.next(WAIT_S).kind for _ in range(5)]
+                self.assertEqual(kinds, ["created", "opened", "released", "unnamed", "freed"])
 
     def test_slots_are_given_back(self):
         producer, consumer = self.pair()
@@ -418,6 +464,33 @@ class AsyncTest(MisuseTest):
                 return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), WAIT_S)
 
             self.assertEqual([str(error) for error in asyncio.run(main())], ["the channel is closed"] * 3)
+
+    def test_more_come_while_those_who_wait_are_roused(self):
+        """As in a finalizer, which may run whenever something is made."""
+        class Loop:
+            def call_soon_threadsafe(self, function, future):
+                roused.append(future)
+
+        class Comes:
+            def __init__(self, left):
+                self.itself, self.left = self, left  # goes with the next collection
+
+            def __del__(self):
+                sleepers[object()] = loop
+                if self.left:
+                    Comes(self.left - 1)
+
+        sleepers, roused, loop = {}, [], Loop()
+        for number in range(1000):
+            sleepers[number] = loop
+        before = gc.get_threshold()
+        Comes(500)
+        gc.set_threshold(1, 1, 1)
+        try:
+            aio.rouse(sleepers)
+        finally:
+            gc.set_threshold(*before)
+        self.assertLessEqual(set(range(1000)), set(roused))
 
     def test_closing_a_watch_ends_what_waits(self):
         watch = self.ours.watch()

@@ -22,6 +22,7 @@ os.environ["PYTHONPATH"] = f"{ROOT}/client/python:{ROOT}/tests/support"
 
 import steps_pipeline  # noqa: E402
 from daemon import BUILD  # noqa: E402
+from rawclient import WAIT_S  # noqa: E402
 from rig import Rig  # noqa: E402
 
 os.environ["GPUIPC_LIBRARY"] = f"{BUILD}/libgpuipc.so.0"
@@ -151,7 +152,7 @@ class ProgramTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             command = [sys.executable, "-B", f"{GPU}/pipeline.py", *steps_pipeline.DRY, f"{directory}/found"]
             done = subprocess.run(command, stdout=subprocess.PIPE, env={**os.environ, "GPUIPC_SOCKET": f"{directory}/nobody"},
-                                  check=False, text=True, timeout=90)
+                                  check=False, text=True, timeout=9 * WAIT_S)
             said = json.loads(done.stdout.splitlines()[-1])
             self.assertEqual((done.returncode, said["what"]), (1, "failed"))
             self.assertIn("G101", said["why"])
@@ -165,7 +166,7 @@ class ProgramTest(unittest.TestCase):
         pair.processes[1].join()
         with self.assertRaisesRegex(pipeline.Failed, "the consumer has ended"):
             pair.ask(("consumer",), "run", "one", (1, 1, 1))
-        pair.end()
+        pair.end(2 * WAIT_S)
         self.assertEqual([process.exitcode for process in pair.processes], [0, -signal.SIGKILL])
         os.close(shared.memory)
 
@@ -255,7 +256,7 @@ class CheckTest(unittest.TestCase):
         thread.start()
         producer.ends["way"] = pipeline_ways.RingSender(producer.device, shared, shape)
         sent = producer.check("way", 16)
-        thread.join(60)
+        thread.join(6 * WAIT_S)
         os.close(shared.memory)
         return sent, came
 
@@ -287,7 +288,7 @@ class PlotTest(unittest.TestCase):
             with open(f"{directory}/pipeline.json", "w", encoding="utf-8") as file:
                 json.dump({"cases": cases}, file)
             subprocess.run([VENV, "-B", f"{GPU}/pipeline_plot.py", "A title", f"{directory}/plot.svg", f"{directory}/pipeline.json"],
-                           check=True, timeout=90)
+                           check=True, timeout=9 * WAIT_S)
             with open(f"{directory}/plot.svg", encoding="utf-8") as file:
                 text = file.read()
         drawn = "".join(xml.etree.ElementTree.fromstring(text.encode()).itertext())

@@ -108,6 +108,32 @@ class BatchTest(TorchTest):
                     with self.assertRaises(TimeoutError):  # and the slot is back
                         consumer.receive(0)
 
+    def test_refused_each_time(self):
+        """What made no sense in a slot is not remembered for the next that looks the same."""
+        meta = {"batch": {"v": 1, "tensors": [["float32", [1], 0]] * 3, "tree": {"t": 5}}}
+        with create("lies", slot_bytes=512, slots=1, device=DEVICE) as producer, attach("lies") as consumer:
+            for _ in range(2):
+                with producer.channel.item(10, stream=producer.stream) as item:
+                    item.meta = meta
+                with self.assertRaises(gpuipc.LayoutError):
+                    consumer.receive(10)
+
+    def test_closed_before_a_batch_is_looked_at(self):
+        """As by another thread: nothing that is remembered holds the channel any more."""
+        with create("closing", like=batch(0), slots=2) as producer:
+            consumer = attach("closing")
+            producer.send(batch(1))
+            producer.send(batch(2))
+            first = consumer.receive(10)
+            item = consumer.channel.take(10, stream=consumer.stream)
+            consumer.close()
+            second = consumer.batch_of(item)
+            self.assertEqual((first.batch[1].sum().item(), second[1].sum().item()), (8, 16))
+            self.assertEqual(len(consumer._views), 0)
+            first.release()
+            del second
+            wait_for(lambda: not any(member.alive and member.role == "consumer" for member in producer.stats().members), "it to leave")
+
     def test_plan(self):
         plan = Plan([torch.zeros(3), torch.zeros(5)])
         self.assertEqual([layout.offset for layout in plan.layouts], [0, 256])
@@ -261,14 +287,21 @@ class LoaderTest(TorchTest):
                 child.run("channel = gpuipc.torch.channel.create('dying', slot_bytes=4096, slots=4, device=DEVICE)\n"
                           "channel.send(torch.ones(4)); item = channel.channel.item(stream=channel.stream)\n"
                           "DEVICE == 'cuda' and torch.cuda.synchronize()")
-                with gpuipc.torch.ChannelLoader("dying", broken=how, timeout=1) as loader:
+                with gpuipc.torch.ChannelLoader("dying", broken=how, timeout=20) as loader:
                     child.kill()
                     batches = iter(loader)
                     self.assertEqual(next(batches).sum().item(), 4)
-                    # Past what is broken there is nothing, and nobody to send.
-                    with self.assertRaises(gpuipc.errors.BrokenItemError if how == "raise" else TimeoutError):
-                        next(batches)
+                    if how == "raise":
+                        self.assertRaises(gpuipc.errors.BrokenItemError, next, batches)
+                    else:
+                        with attach("dying", role="producer") as other:
+                            other.send(torch.full((4,), 2.0))
+                            self.assertEqual(next(batches).sum().item(), 8)
+                        batches.close()
                     self.assertEqual(loader.skipped, 0 if how == "raise" else 1)
+                    # Past that there is nothing, and nobody to send.
+                    with gpuipc.torch.ChannelLoader(loader.channel, timeout=0.01) as hasty:
+                        self.assertRaises(TimeoutError, next, iter(hasty))
                 wait_for(lambda: not self.buffers(), "the channel's end")
 
 

@@ -12,6 +12,7 @@ import unittest
 import zipfile
 
 from daemon import BUILD, ROOT, Daemon, wait_for
+from rawclient import WAIT_S
 from torchtest import CUDA, PACKAGE, TorchTest, cuda_only
 
 import torch
@@ -34,12 +35,12 @@ class Running:
     def line(self):
         line = self.process.stdout.readline()
         if not line:
-            raise AssertionError(f"no line, and status {self.process.wait(20)}: {self.process.stderr.read()[-3000:]}")
+            raise AssertionError(f"no line, and status {self.process.wait(2 * WAIT_S)}: {self.process.stderr.read()[-3000:]}")
         return line.rstrip("\n")
 
     def finish(self):
         """It is told that it may end, and does: what else it said."""
-        out, err = self.process.communicate("\n", timeout=90)
+        out, err = self.process.communicate("\n", timeout=9 * WAIT_S)
         if self.process.returncode != 0:
             raise AssertionError(f"status {self.process.returncode}: {err[-3000:]}")
         return out.splitlines()
@@ -86,7 +87,7 @@ class ExamplesTest(TorchTest):
                 file.write(piece if CUDA else piece.replace('"cuda"', '"cpu"'))
                 file.flush()
                 done = subprocess.run([sys.executable, "-B", file.name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                      stderr=subprocess.PIPE, text=True, timeout=50, check=False)
+                                      stderr=subprocess.PIPE, text=True, timeout=5 * WAIT_S, check=False)
             return done.stdout if done.returncode == 0 else f"{done.returncode}: {done.stderr}"
 
         with concurrent.futures.ThreadPoolExecutor(8) as executor:

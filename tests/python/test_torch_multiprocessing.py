@@ -7,6 +7,7 @@ import pickle
 import threading
 import unittest
 
+from rawclient import WAIT_S
 from torchtest import CUDA, DEVICE, TorchTest, settle, wait_for
 
 import gpuipc
@@ -66,7 +67,7 @@ class QueueTest(TorchTest):
         process.start()
         for n in range(5):
             inbox.put(torch.full((100, 10), float(n), device=DEVICE))
-            back = outbox.get(timeout=60)
+            back = outbox.get(timeout=6 * WAIT_S)
             self.assertEqual(back.sum().item(), 2000 * n)
             self.assertEqual(back.device.type, DEVICE)
         inbox.put(None)
@@ -84,7 +85,7 @@ class QueueTest(TorchTest):
         process.start()
         process.join()
         self.assertEqual(process.exitcode, 0)
-        tensor = outbox.get(timeout=60)
+        tensor = outbox.get(timeout=6 * WAIT_S)
         self.assertEqual(tensor.sum().item(), 7000)
         del tensor
         wait_for(lambda: not self.buffers(), "the memory back, though it was to be kept for a minute")
@@ -94,7 +95,7 @@ class QueueTest(TorchTest):
         process = self.context.Process(target=take_and_die, args=(inbox, ready))
         process.start()
         inbox.put(torch.ones(5000, device=DEVICE))
-        self.assertEqual(ready.get(timeout=60), 5000)
+        self.assertEqual(ready.get(timeout=6 * WAIT_S), 5000)
         process.join()
         self.assertEqual(process.exitcode, -9)
         wait_for(lambda: not self.buffers(), "all gone")
@@ -159,6 +160,26 @@ class PickleTest(TorchTest):
         self.assertEqual(got.sum().item(), 10)
         del got
         wait_for(lambda: _share.pinned() == 0, "the memory let go")
+
+    def test_what_could_not_be_sent_is_not_pending(self):
+        real = gpuipc.torch._reaper.Reaper.expect
+        gpuipc.torch._reaper.Reaper.expect = lambda *_: [][1]
+        try:
+            with self.assertRaises(IndexError):
+                dumped(torch.ones(3, device=DEVICE))
+        finally:
+            gpuipc.torch._reaper.Reaper.expect = real
+        self.assertEqual(broker.pending(), 0)
+
+    def test_sent_while_the_share_of_its_memory_is_closed(self):
+        """By another thread, after the look at where it lies: it is copied."""
+        share, real = gpuipc.torch.put(torch.ones(3, device=DEVICE)), gpuipc.torch._pool.survey
+        gpuipc.torch._pool.survey = lambda *arguments: (real(*arguments), share.close())[0]
+        try:
+            sent = dumped(share.tensor)
+        finally:
+            gpuipc.torch._pool.survey = real
+        self.assertEqual(pickle.loads(sent).tolist(), [1] * 3)
 
     def test_gradients(self):
         leaf = torch.ones(3, device=DEVICE, requires_grad=True)
@@ -247,8 +268,8 @@ class ReaperTest(TorchTest):
         for _ in range(2):
             self.client.open(id=buffer.id).close()
         buffer.close()
-        wait_for(lambda: reaper.awaited == 0, "both")
-        self.assertEqual(heard, ["opened", "freed"])
+        wait_for(lambda: len(heard) == 2, "both")
+        self.assertEqual((heard, reaper.awaited), (["opened", "freed"], 0))
         reaper.stop()
 
     def test_forgotten(self):
@@ -260,15 +281,15 @@ class ReaperTest(TorchTest):
         self.assertFalse(reaper.forget(buffer.id, "freed"))
         buffer.close()
         other.close()
-        wait_for(lambda: reaper.awaited == 0, "the other")
-        self.assertEqual(heard, ["other"])
+        wait_for(lambda: heard, "the other")
+        self.assertEqual((heard, reaper.awaited), (["other"], 0))
         reaper.stop()
 
     def test_events_lost(self):
         """More happens than the daemon remembers while the thread is held up: the list of buffers is asked."""
         client, heard, go = LossyClient(self.client), [], threading.Event()
         reaper = self.reaper(client)
-        client.lose = lambda: (go.wait(20), gpuipc.errors.EventsLostError("lost", oldest=1))[1]
+        client.lose = lambda: (go.wait(6 * WAIT_S), gpuipc.errors.EventsLostError("lost", oldest=1))[1]
         gone, opened, given_up, waiting, quiet = (self.client.allocate(1, device="host") for _ in range(5))
         reaper.expect(gone.id, "freed", lambda: heard.append("freed"))
         reaper.expect(opened.id, "opened", lambda: heard.append("opened"))
@@ -282,20 +303,43 @@ class ReaperTest(TorchTest):
         wait_for(lambda: gone.id not in [buffer.id for buffer in self.buffers()], "its end")
         self.assertEqual(heard, [])
         go.set()
-        wait_for(lambda: reaper.awaited == 2, "all three")
+        wait_for(lambda: len(heard) == 3, "all three")
         self.assertEqual(sorted(heard), ["freed", "opened", "opened, and given up"])
-        self.assertEqual(client.watches, 2)
+        self.assertEqual((client.watches, reaper.awaited), (2, 2))
         self.client.open(id=waiting.id).close()
         for buffer in (second, opened, given_up, waiting, quiet):
             buffer.close()
-        wait_for(lambda: reaper.awaited == 0, "the last")
+        wait_for(lambda: len(heard) == 5, "the last")
+        reaper.stop()
+
+    def test_what_is_made_after_the_list_is_not_gone(self):
+        """By another thread, between the answer and the look at what it says."""
+        client, heard, made = LossyClient(self.client), [], []
+        reaper = self.reaper(client)
+        real = client.buffers
+
+        def buffers():
+            there = real()
+            made.append(self.client.allocate(1, device="host"))
+            reaper.expect(made[0].id, "freed", lambda: heard.append("made"))
+            return there
+
+        client.buffers = buffers
+        gone, client.lose = self.client.allocate(1, device="host"), lambda: gpuipc.errors.EventsLostError("lost", oldest=1)
+        gone.close()
+        reaper.expect(gone.id, "freed", lambda: heard.append("gone"))
+        wait_for(lambda: heard, "news")
+        wait_for(lambda: client.watches == 2 and reaper.awaited == 1, "one that is left")
+        self.assertEqual(heard, ["gone"])
+        made[0].close()
+        wait_for(lambda: heard == ["gone", "made"], "the other's end")
         reaper.stop()
 
     def test_nothing_is_believed_of_another_daemon(self):
         """After a restart that lost the buffers an id that is not there says nothing: others may still have the memory."""
         client, heard, go = LossyClient(self.client), [], threading.Event()
         reaper = self.reaper(client)
-        client.lose = lambda: (go.wait(20), setattr(client, "restarts", 1), gpuipc.errors.EventsLostError("lost", oldest=1))[2]
+        client.lose = lambda: (go.wait(6 * WAIT_S), setattr(client, "restarts", 1), gpuipc.errors.EventsLostError("lost", oldest=1))[2]
         gone, after = (self.client.allocate(1, device="host") for _ in range(2))
         reaper.expect(gone.id, "freed", lambda: heard.append("gone"))
         reaper.expect(after.id, "freed", lambda: heard.append("after"))
@@ -317,9 +361,9 @@ class LossyClient:
         self.buffers, self.open = client.buffers, client.open
 
     def watch(self, since=None):
-        self.watches += 1
         # From now on, not from the oldest: what was lost is lost.
         watch = self.client.watch()
+        self.watches += 1
         if self.watches == 1:
             def lossy(timeout):
                 raise self.lose()

@@ -10,6 +10,7 @@ import threading
 import unittest
 import unittest.mock
 
+from rawclient import WAIT_S
 from torchtest import CUDA, DEVICE, TorchTest, cuda_only, settle, wait_for
 from zygote import Zygote
 
@@ -208,8 +209,8 @@ class StandInTest(TorchTest):
         def work():
             try:
                 with pool, pool:
-                    inside.wait(20)
-                    out.wait(20)
+                    inside.wait(2 * WAIT_S)
+                    out.wait(2 * WAIT_S)
             except BaseException as error:
                 failures.append(repr(error))
                 inside.abort()
@@ -217,10 +218,10 @@ class StandInTest(TorchTest):
         threads = [threading.Thread(target=work) for _ in range(2)]
         for thread in threads:
             thread.start()
-        inside.wait(20)
+        inside.wait(2 * WAIT_S)
         self.assertEqual(sum(each[0] == "pool" for each in self.asked), 2)
         self.assertFalse(pool.empty_cache())
-        out.wait(20)
+        out.wait(2 * WAIT_S)
         for thread in threads:
             thread.join()
         self.assertEqual(failures, [])

@@ -96,9 +96,8 @@ class ArrivalTest(TorchTest):
 
     def test_waited_for(self):
         child = self.zygote.fork()
-        before = self.daemon.status()["sessions"]
         child.tell("seen = gpuipc.torch.get('late', wait=60).sum().item()")
-        wait_for(lambda: self.daemon.status()["sessions"] > before, "the child's wait")
+        wait_for(lambda: self.daemon.watches(child.pid), "the child's wait")
         # Whoever waits for the name has it when the tensor is whole, and not before.
         with gpuipc.torch.put(torch.ones(1 << 22, device=DEVICE), "late"):
             child.hear()
@@ -205,6 +204,29 @@ class LeaseTest(TorchTest):
             self.assertNotEqual(fourth.buffer, third.buffer)
             self.assertEqual(gpuipc.torch.get(id=fourth.id).tolist(), [1] * 5)
 
+    def test_a_copy_whose_share_is_closed_while_it_is_shared_again(self):
+        """By another thread, between the look at where it lies and the new share: it is copied, since nobody opens its buffer any more."""
+        from gpuipc.torch import _pool
+
+        def surveyed(*arguments):
+            found = real(*arguments)
+            first.close()
+            return found
+
+        real = _pool.survey
+        for how in ({}, {"copy": False}):
+            first = gpuipc.torch.put(torch.ones(5, device=DEVICE))
+            _pool.survey = surveyed
+            try:
+                if how:
+                    self.assertRaisesRegex(BufferError, "closed meanwhile", gpuipc.torch.put, first.tensor, **how)
+                    continue
+                with gpuipc.torch.put(first.tensor) as second:
+                    self.assertTrue(second.copied)
+                    self.assertEqual(gpuipc.torch.get(id=second.id).tolist(), [1] * 5)
+            finally:
+                _pool.survey = real
+
     def test_producer_ends_first(self):
         for how in ("end", "kill"):
             with self.subTest(how):
@@ -228,14 +250,14 @@ class LeaseTest(TorchTest):
 
     def test_consumer_killed(self):
         share = gpuipc.torch.put(some(torch.float32, (100,)), "mortal")
-        before = torchtest.own_fds()
+        before = torchtest.own_fds()  # among them those of a watch, which may end meanwhile
         for _ in range(3 if CUDA else 10):
             child = self.zygote.fork()
             child.run("tensor = gpuipc.torch.get('mortal')")
             self.assertEqual(self.leases(share.buffer), 2)
             child.kill()
             wait_for(lambda: self.leases(share.buffer) == 1 and self.leases(share.id) == 1, "its leases to end")
-        self.assertEqual(torchtest.own_fds(), before)
+        wait_for(lambda: torchtest.own_fds() <= before, "nothing of those that were killed")
         share.close()
 
     def test_exception_in_a_consumer(self):
@@ -486,6 +508,38 @@ class RefusalTest(TorchTest):
                   "status = os.waitpid(pid, 0)[1]")
         self.assertEqual(child.ask("status"), 0)
         self.assertEqual(child.ask("gpuipc.torch.get('parents').sum().item()"), 2)
+
+    def test_forked_while_a_thread_has_the_tables(self):
+        """The child's own have nobody waiting."""
+        child = self.zygote.fork()
+        child.run("import contextlib, os, select, threading\n"
+                  "from gpuipc import _dlpack, _native\n"
+                  "from gpuipc.torch import _clients, _pool, _reaper, multiprocessing\n"
+                  "share = gpuipc.torch.put(torch.ones(2))\n"
+                  "has, goes = threading.Event(), threading.Event()\n"
+                  "def hold():\n"
+                  "    with contextlib.ExitStack() as stack:\n"
+                  "        for lock in (_native._lock, _dlpack._lock, _clients._lock, _pool._pools_lock, _reaper._all_lock,\n"
+                  "                     multiprocessing._lock, share._lock):\n"
+                  "            stack.enter_context(lock)\n"
+                  "        has.set()\n"
+                  "        goes.wait()\n"
+                  "thread = threading.Thread(target=hold)\n"
+                  "thread.start()\n"
+                  "has.wait()\n"
+                  "pid = os.fork()\n"
+                  "if pid == 0:\n"
+                  "    own = gpuipc.torch.put(gpuipc.torch.empty(2, device='cpu'), copy=False)\n"  # by way of the client and the reaper
+                  "    gpuipc.torch.pool() if DEVICE == 'cpu' else None\n"
+                  "    ok = multiprocessing.pending() == 0\n"
+                  "    share.close()\n"
+                  "    os._exit(0 if ok else 1)\n"
+                  "ended = select.select([os.pidfd_open(pid)], [], [], 20)[0]\n"
+                  "if not ended: os.kill(pid, 9)\n"
+                  "status = os.waitpid(pid, 0)[1]\n"
+                  "goes.set()\n"
+                  "thread.join()")
+        self.assertEqual(child.ask("status"), 0)
 
     def test_another_user(self):
         with self.assertRaises(ChildError) as caught:

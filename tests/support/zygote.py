@@ -17,6 +17,8 @@ import subprocess
 import sys
 import traceback
 
+from rawclient import WAIT_S
+
 
 class ChildError(Exception):
     """What a child's code raised: the name of the class, and the traceback."""
@@ -37,15 +39,15 @@ class Child:
     def tell(self, code):
         self.connection.sendall(json.dumps({"run": code}).encode())
 
-    def run(self, code, timeout=60):
+    def run(self, code, timeout=6 * WAIT_S):
         self.tell(code)
         self.hear(timeout)
 
-    def ask(self, expression, timeout=60):
+    def ask(self, expression, timeout=6 * WAIT_S):
         self.connection.sendall(json.dumps({"ask": expression}).encode())
         return self.hear(timeout)
 
-    def hear(self, timeout=60):
+    def hear(self, timeout=6 * WAIT_S):
         if not select.select([self.connection], [], [], timeout)[0]:
             raise TimeoutError(f"no answer of child {self.pid} within {timeout} s")
         answer = self.connection.recv(1 << 20)
@@ -56,7 +58,7 @@ class Child:
             raise ChildError(answer["error"], answer["text"])
         return answer["value"]
 
-    def ended(self, timeout=20):
+    def ended(self, timeout=2 * WAIT_S):
         """Waits for its end."""
         if not select.select([self.pidfd], [], [], timeout)[0]:
             raise TimeoutError(f"child {self.pid} lives on")
@@ -72,7 +74,7 @@ class Child:
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         self.ended()
 
-    def end(self, timeout=20):
+    def end(self, timeout=2 * WAIT_S):
         """As a program ends: through interpreter exit."""
         self.connection.sendall(b'{"end": 1}')
         self.ended(timeout)
@@ -129,7 +131,7 @@ class Zygote:
             if child.pidfd >= 0:
                 child.kill()
         self.connection.close()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=2 * WAIT_S)
 
 
 def serve(connection, device):

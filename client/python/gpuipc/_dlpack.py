@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from ctypes import PYFUNCTYPE, Structure, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, py_object
 from typing import Any, Optional
 
 from . import _native, errors
+from ._locks import table_lock
 from .layout import BY_DLPACK, DTYPES, Layout, row_major
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
@@ -36,7 +36,7 @@ _dec_ref = PYFUNCTYPE(None, py_object)(("Py_DecRef", ctypes.pythonapi))
 _PYTHON = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_Fetch", "PyErr_Restore", "Py_IncRef", "Py_DecRef", "PyCapsule_New",
            "PyCapsule_IsValid", "PyCapsule_GetPointer")
 _begun = False
-_lock = threading.Lock()
+_lock = table_lock(globals(), "_lock")
 
 
 def _begin() -> None:

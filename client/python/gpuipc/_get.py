@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Optional
 
@@ -70,9 +71,10 @@ def _open(client: Client, wanted: Wanted, unwanted: Unwanted) -> Buffer:
 
 def _is_sealed(client: Client, buffer: Buffer) -> Optional[bool]:
     """None: it is not, and nobody is left who could."""
+    # The leases first: whoever has sealed it may have ended his before the next call.
+    leases = [each for each in client.leases(buffer.name) if each.buffer == buffer.id and each.id != buffer.lease]
     if any(each.id == buffer.id and each.sealed for each in client.buffers(buffer.name)):
         return True
-    leases = [each for each in client.leases(buffer.name) if each.buffer == buffer.id and each.id != buffer.lease]
     return False if any(each.access == "rw" for each in leases) else None
 
 
@@ -83,8 +85,16 @@ def _wanted_still(unwanted: Unwanted) -> None:
 
 def _complete(client: Client, buffer: Buffer, wanted: Wanted, unwanted: Unwanted) -> bool:
     """Waits until a buffer that is to be sealed is. False: it never will be."""
-    if _is_sealed(client, buffer):
-        return True
+    sealed = _is_sealed(client, buffer)
+    while sealed is False:
+        # More may happen than the daemon remembers: then it is looked at anew.
+        with contextlib.suppress(errors.EventsLostError):
+            sealed = _news(client, buffer, wanted, unwanted)
+    return bool(sealed)
+
+
+def _news(client: Client, buffer: Buffer, wanted: Wanted, unwanted: Unwanted) -> Optional[bool]:
+    """Waits until it is sealed, or nobody is left who could: as _is_sealed()."""
     with client.watch() as watch:
         sealed = _is_sealed(client, buffer)
 
@@ -102,7 +112,7 @@ def _complete(client: Client, buffer: Buffer, wanted: Wanted, unwanted: Unwanted
         if sealed is False and not in_slices(wanted.left(), attempt, always=True):
             raise errors.TimedOutError(f"{buffer.name or buffer.id} was not complete in time: its producer is still filling it. Give a "
                                        "longer wait.", subject="wait", name="gpuipc.TimedOut")
-    return bool(sealed)
+    return sealed
 
 
 def _gone(client: Client, buffer: Buffer, wanted: Wanted, unwanted: Unwanted) -> bool:

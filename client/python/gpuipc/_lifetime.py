@@ -137,6 +137,7 @@ class Keeper:
         self.lock = threading.RLock()
         self.views: dict[int, None] = {}
         self.calls: list[None] = []
+        self.leaving = False
         self.sleepers: dict[Any, Any] = {}  # of aio
         self._pointer: Optional[int] = pointer
         connection.join(self)
@@ -156,7 +157,11 @@ class Keeper:
 
     @property
     def ended(self) -> bool:
-        return self._pointer is None
+        """Whether it has, and not only may: an end that is under way may fail."""
+        if self.pid != _process.pid:
+            return self._pointer is None
+        with self.lock:
+            return self._pointer is None
 
     @contextlib.contextmanager
     def used(self) -> Iterator[int]:
@@ -170,8 +175,12 @@ class Keeper:
     def add_view(self, view: object) -> None:
         if self.pid == _process.pid:
             with self.lock:
-                self.pointer  # noqa: B018
-                self.views[id(view)] = None
+                self.views[id(view)] = None  # before the look: a finalizer amid this finds it in use
+                try:
+                    self.pointer  # noqa: B018
+                except ValueError:
+                    del self.views[id(view)]
+                    raise
 
     def drop_view(self, view: object) -> None:
         self.views.pop(id(view), None)
@@ -182,6 +191,11 @@ class Keeper:
             if in_earnest:
                 self.forked()
             return
+        # In earnest under the lock: another thread that does the same returns when it has ended, too.
+        with self.lock if in_earnest else contextlib.nullcontext():
+            self._end_once(in_earnest)
+
+    def _end_once(self, in_earnest: bool) -> None:
         with self.lock:
             if in_earnest and self.views:
                 n = len(self.views)
@@ -196,7 +210,7 @@ class Keeper:
         def ending() -> None:
             nonlocal status
             status = self._end(pointer, error)
-            if self.ended:
+            if self._pointer is None:
                 _keepers.pop(id(self), None)
                 self.connection.leave(self)
 
@@ -219,13 +233,19 @@ class Keeper:
         if self.pid != _process.pid:
             return self.pointer
         with self.lock:
-            pointer = self.pointer
-            self.calls.append(None)
-        return pointer
+            self.calls.append(None)  # before the look, as of add_view()
+            try:
+                return self.pointer
+            except ValueError:
+                self.calls.pop()
+                raise
 
     def end_call(self) -> None:
         if self.pid == _process.pid:
             self.calls.pop()
+            if self.leaving:
+                with self.lock:
+                    self.end_if_left()
 
     @contextlib.contextmanager
     def called(self) -> Iterator[int]:
@@ -241,9 +261,15 @@ class Keeper:
         if self.pid != _process.pid:
             return
         with self.lock:
+            self.leaving = True
             busy = bool(self.calls or self.views)
             if not busy and self._pointer is not None:
                 self.end(in_earnest=True)
+
+    def end_if_left(self) -> None:
+        """Under the lock: what leave() had to leave to whoever is the last."""
+        if self.leaving and not self.calls and not self.views:
+            self.end()
 
     def not_forked(self) -> None:
         """Raises ForkedError in a forked child, for what the library is not asked for."""

@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import operator
 import os
-import threading
 from ctypes import (
     CFUNCTYPE,
     POINTER,
@@ -31,6 +30,7 @@ from ctypes import (
 from typing import Any, Optional
 
 from . import errors
+from ._locks import table_lock
 from ._words import in_python
 
 LIBRARY = "libgpuipc.so.0"
@@ -306,7 +306,7 @@ class Library:
 
 
 _library: Optional[Library] = None
-_lock = threading.Lock()
+_lock = table_lock(globals(), "_lock")
 
 
 def _load() -> Library:

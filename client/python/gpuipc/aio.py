@@ -56,7 +56,7 @@ def _come(future: asyncio.Future[None]) -> None:
 
 def rouse(sleepers: Sleepers) -> None:
     """Has all of them try again. Any thread may call it."""
-    for future, loop in list(sleepers.items()):
+    for future, loop in sleepers.copy().items():  # in one step: a list would be made of it one by one, and others come and go meanwhile
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(_come, future)
 

@@ -203,20 +203,26 @@ class Channel(OfThisProcess):
 
     def _next(self, function: str, timeout: Optional[float], stream: Any) -> Item:
         handle, item = stream_handle(stream), _native.Item(slot=_NONE)
+        found: list[Item] = []
 
         def attempt(ms: int) -> bool:
             nonlocal item
             member = self._held()
             pointer = member.begin_call()
             try:
+                came = False
                 if self._left_over:
                     with contextlib.suppress(IndexError):
-                        item = self._left_over_item(handle)
-                        return True
-                with _cuda.for_stream(member.ordinal, handle):
-                    came = _native.tried(function, pointer, handle, ms, ctypes.byref(item))
-                if came and member.producer:
-                    self._held()  # nothing is begun once it was closed; what was taken meanwhile is its thread's, or it would be lost
+                        item, came = self._left_over_item(handle), True
+                if not came:
+                    with _cuda.for_stream(member.ordinal, handle):
+                        came = _native.tried(function, pointer, handle, ms, ctypes.byref(item))
+                if came:
+                    if member.producer:
+                        self._held()  # nothing is begun once it was closed
+                    found.append(Item(member, item, handle))
+                    if self._member is not member and found[0].in_hand:  # what was taken meanwhile is its thread's, or it would be lost
+                        member.add_view(found[0])
                 return came
             except BaseException:  # of a signal's handler, too, when the library has returned with an item
                 if item.slot != _NONE:
@@ -230,7 +236,7 @@ class Channel(OfThisProcess):
             what = "slot" if member.producer else "item"
             waited = "is there." if not timeout else f"came within {timeout} s. {self._why(member)}"
             raise errors.TimedOutError(f"No {what} {waited}", subject="channel", name="gpuipc.TimedOut")
-        return Item(member, item, handle)
+        return found[0]
 
     def _why(self, member: Member) -> str:
         """What was waited for in vain: whether there is anybody who could have given it."""
@@ -354,7 +360,8 @@ class Channel(OfThisProcess):
 
     def close(self) -> None:
         """Leaves: gives back what is in hand, now or when the last view of an item has ended, and ends what waits, in threads and in event
-        loops. Let work that uses the slots finish before. May be called again.
+        loops; an item that comes meanwhile is its taker's until that releases it. Let work that uses the slots finish before. May be called
+        again.
 
         Raises:
             TimedOutError: a stream has not come to what it was to publish or release; the channel is as it was.

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import _cuda, _native, errors
-from ._lifetime import Keeper, OfThisProcess
+from ._lifetime import Keeper, Lease, OfThisProcess
 from ._waits import Unwanted, in_slices, never
 from .aio import in_thread
 
@@ -44,6 +44,10 @@ def stream_handle(stream: Any) -> int:
 class _Handle(Keeper):
     what = "fence"
 
+    def __init__(self, lease: Lease, pointer: int) -> None:
+        super().__init__(lease.connection, pointer)
+        self._lease = lease  # which ends after this, whoever waits when it is closed
+
     def _end(self, pointer: int, error: _native.Error) -> int:
         _native.library().gpuipc_fence_free(pointer)
         return 0
@@ -59,10 +63,11 @@ class Fence(OfThisProcess):
     def __init__(self, buffer: Buffer, offset: int) -> None:
         lease = buffer._held()
         with lease.used() as pointer:
-            handle = _Handle(lease.connection, _native.made("gpuipc_fence_new", pointer, _native.integer(offset, "offset")))
+            handle = _Handle(lease, _native.made("gpuipc_fence_new", pointer, _native.integer(offset, "offset")))
             self._ordinal = int(_native.library().gpuipc_buffer_cuda_device(pointer))
         lease.add_view(self)
-        self._lease, self._handle, self.offset = lease, handle, offset
+        self._lease: Optional[Lease] = lease
+        self._handle, self.offset = handle, offset
 
     def __enter__(self) -> Fence:
         return self
@@ -77,7 +82,9 @@ class Fence(OfThisProcess):
     def close(self) -> None:
         """Nothing that was given to a stream may use it any more. Ends what waits, in threads and in event loops."""
         self._handle = None  # type: ignore[assignment]
-        self._lease.drop_view(self)
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.drop_view(self)
 
     def _held(self) -> _Handle:
         handle: Optional[_Handle] = self._handle

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Optional
 
 from . import _copy, _cuda, _dlpack, _native, errors
-from ._lifetime import Connection, Keeper, OfThisProcess
+from ._lifetime import Connection, Keeper, OfThisProcess, _process
 from .array import Array, Memory
 from .fence import stream_handle
 from .layout import Layout, dump_meta, parse_meta
@@ -37,8 +37,18 @@ class Member(Keeper):
     def _end(self, pointer: int, error: _native.Error) -> int:
         status = int(_native.library().gpuipc_channel_free(pointer, ctypes.byref(error)))
         if status == _native.TIMED_OUT:
-            self._pointer = pointer  # as it was
+            self._pointer, self.leaving = pointer, False  # as it was
         return status
+
+    def drop_view(self, view: object) -> None:
+        super().drop_view(view)
+        # Items refer to this, too, for longer than they are of use. A finalizer may come here, so nobody is waited for: who has the lock
+        # looks after this, or this ends with the last reference.
+        if self.leaving and self.pid == _process.pid and self.lock.acquire(blocking=False):
+            try:
+                self.end_if_left()
+            finally:
+                self.lock.release()
 
 
 @functools.lru_cache(maxsize=512)
@@ -259,6 +269,8 @@ class Item(OfThisProcess):
     def release(self, stream: Any = None) -> None:
         """Gives the slot back, which may be written to once what was given to the stream before is done (None: the one that it was taken
         with). Does nothing where it was done already."""
+        if self._in_hand:
+            self._member.not_forked()
         with self._lock:
             if self._in_hand and self._member.ended:
                 self._in_hand = False
@@ -266,6 +278,7 @@ class Item(OfThisProcess):
                 self._finish("gpuipc_channel_release", stream=self._stream if stream is None else stream_handle(stream))
 
     def _finish(self, function: str, *arguments: Any, stream: Optional[int] = None) -> None:
+        self._member.not_forked()  # a lock may be somebody's who is not there
         with self._lock:  # the library takes an item back once, from one thread
             if not self._in_hand:
                 raise ValueError("the item is no longer in hand")
@@ -273,4 +286,5 @@ class Item(OfThisProcess):
                 raise ValueError("a producer publishes or cancels, a consumer releases")
             with self._member.called() as pointer, _cuda.for_stream(self._member.ordinal, stream):
                 _native.call(function, pointer, ctypes.byref(self._item), *arguments, *(() if stream is None else (stream,)))
+                self._member.drop_view(self)  # which it was if it was taken while the channel was closed
             self._in_hand = False

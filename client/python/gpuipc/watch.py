@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 from collections.abc import Iterator
 from types import TracebackType
@@ -37,6 +38,7 @@ class Watch(OfThisProcess):
         with connection.used() as pointer:
             made = _native.made("gpuipc_watch_new", pointer, -1 if since is None else _native.integer(since, "since"))
             self._handle: Optional[_Handle] = _Handle(connection, made)
+        self._left_over: collections.deque[Event] = collections.deque()
 
     def __enter__(self) -> Watch:
         return self
@@ -53,10 +55,11 @@ class Watch(OfThisProcess):
 
     def fileno(self) -> int:
         """A descriptor that is readable while next(timeout=0) may have something. Only to be polled."""
-        if self._handle is None:
+        handle = self._handle
+        if handle is None:
             raise ValueError("the watch is closed")
-        self._handle.not_forked()
-        return int(_native.library().gpuipc_watch_fd(self._handle.pointer))
+        handle.not_forked()
+        return int(_native.library().gpuipc_watch_fd(handle.pointer))
 
     def next(self, timeout: Optional[float] = None) -> Event:
         """The next event, waited for at most `timeout` seconds (None: without end).
@@ -72,8 +75,16 @@ class Watch(OfThisProcess):
 
         def attempt(ms: int) -> bool:
             with handle.used() as pointer:
-                if _native.tried("gpuipc_watch_next", pointer, ms, ctypes.byref(info)):
-                    found.append(Event.of(info.contents))
+                if self._left_over:
+                    found.append(self._left_over.popleft())
+                    return True
+                try:
+                    if _native.tried("gpuipc_watch_next", pointer, ms, ctypes.byref(info)):
+                        found.append(Event.of(info.contents))
+                except BaseException:  # of a signal's handler, too, when the library has returned with an event, which is the next call's
+                    if info:
+                        self._left_over.append(Event.of(info.contents))
+                    raise
             return bool(found)
 
         if not in_slices(timeout, attempt):

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import Optional
 
+from .._locks import table_lock
 from ..client import Client
 
 _clients: dict[tuple[int, Optional[str]], Client] = {}
-_lock = threading.Lock()
+_lock = table_lock(globals(), "_lock")
 
 
 def client_for(client: Optional[Client] = None, socket: Optional[str] = None) -> Client:
@@ -32,11 +32,3 @@ def client_for(client: Optional[Client] = None, socket: Optional[str] = None) ->
             made = _clients[pid, socket] = Client(socket, label="gpuipc.torch")
             made = _clients.setdefault((pid, made.socket), made)
         return made
-
-
-def _forked() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)

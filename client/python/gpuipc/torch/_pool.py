@@ -24,6 +24,7 @@ import torch
 from .. import _native, errors
 from .._arguments import mode_text
 from .._lifetime import OfThisProcess
+from .._locks import table_lock
 from .._waits import milliseconds
 from ..buffer import Buffer
 from ..client import Client
@@ -39,12 +40,15 @@ class Block:
     pointer: int
     size: int
     buffer: str
+    own: bool = False  # one tensor's alone
 
 
 _TRIES = 8
+GIVEN_UP = "the share that its memory was made for was closed meanwhile"
 
 # Buffers that are one tensor's alone: by address, as long as the storage lives.
 _own: weakref.WeakValueDictionary[int, _Own] = weakref.WeakValueDictionary()
+_own_lock = table_lock(globals(), "_own_lock")  # of who gives a buffer up, and who passes it on
 
 
 class _Own:
@@ -57,18 +61,19 @@ def remember(raw: torch.Tensor, buffer: Buffer) -> None:
     """`raw` is all of a buffer that this process made: tensors in it are shared where they lie."""
     if raw.numel() == 0:
         return
-    own = _Own(Block(raw.data_ptr(), buffer.size, buffer.id))
+    own = _Own(Block(raw.data_ptr(), buffer.size, buffer.id, True))
     buffer._held().own = own  # which is given up before the memory is unmapped
     _own[own.block.pointer] = own
 
 
 def forget(tensor: torch.Tensor) -> bool:
     """What remember() knows of a tensor's buffer, which is to be given up. False: it is not to be, since another share names it."""
-    own = _own.get(_compat.storage_range(tensor)[0])
-    if own is not None and own.passed_on:
-        return False
-    if own is not None:
-        _own.pop(own.block.pointer, None)
+    start, _ = _compat.storage_range(tensor)
+    with _own_lock:
+        own = _own.get(start)
+        if own is not None and own.passed_on:
+            return False
+        _own.pop(start, None)
     return True
 
 
@@ -150,15 +155,20 @@ class _Bytes:
         self.__cuda_array_interface__ = {"shape": (n,), "typestr": "|u1", "data": (pointer, False), "version": 3}
 
 
-def prepare(tensor: torch.Tensor, block: Block, neighbours: bool) -> None:
-    """What earlier tensors left behind this one in its block is not given away with it."""
+def prepare(tensor: torch.Tensor, block: Block, neighbours: bool) -> bool:
+    """What earlier tensors left behind this one in its block is not given away with it. False: the block is not to be shared, since the
+    share that it was made for was closed after it was found."""
     start, n = _compat.storage_range(tensor)
-    own = _own.get(block.pointer)
-    if own is not None:
-        own.passed_on = True
+    with _own_lock:
+        own = _own.get(block.pointer)
+        if own is not None:
+            own.passed_on = True
+        elif block.own:
+            return False
     rest = block.pointer + block.size - (start + n)
     if not neighbours and rest > 0 and tensor.device.type == "cuda":
         torch.as_tensor(_Bytes(start + n, rest), device=tensor.device).zero_()
+    return True
 
 
 # ---- the pool itself ----
@@ -374,7 +384,7 @@ def _entered() -> list[_Entry]:
 _kept: list[Any] = []
 _of_segment: dict[Any, tuple[Pool, Any]] = {}  # by the id of PyTorch's pool, which is the second
 _pools: weakref.WeakKeyDictionary[Client, dict[Any, Pool]] = weakref.WeakKeyDictionary()
-_pools_lock = threading.Lock()
+_pools_lock = table_lock(globals(), "_pools_lock")
 
 
 def pool(client: Optional[Client] = None, *, device: Any = None, split: bool = True, mode: Union[int, str, None] = None, keep: float = 0,

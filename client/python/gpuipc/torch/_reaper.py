@@ -16,11 +16,12 @@ import weakref
 from typing import Any, Callable, Optional
 
 from .. import errors
+from .._locks import table_lock
 from ..client import Client
 
 _LINGER_S = 5.0
 _all: weakref.WeakKeyDictionary[Client, Reaper] = weakref.WeakKeyDictionary()
-_all_lock = threading.Lock()
+_all_lock = table_lock(globals(), "_all_lock")
 
 
 class Reaper:
@@ -106,7 +107,7 @@ class Reaper:
                     self._hear(event)
                 elif self._may_end(watch):
                     return
-        except errors.Error:  # closed, or the daemon is gone for good: nothing more will be heard
+        except (errors.Error, ValueError):  # closed, or the daemon is gone for good: nothing more will be heard
             with self._lock:
                 if self._watch is watch:
                     self._thread = self._watch = None
@@ -153,9 +154,10 @@ class Reaper:
         watch.close()
         with self._lock:
             self._watch = fresh
+        awaited = list(self._awaited)  # before the list of buffers: what is made after it is not in there
         if client.restarts == restarts:
             there = {buffer.id: buffer.leases or 0 for buffer in client.buffers()}
-            for buffer in list(self._awaited):
+            for buffer in awaited:
                 if buffer not in there:
                     self._call(buffer, "freed")
                 elif there[buffer] > 1 or self._is_given_up(client, buffer):

@@ -104,9 +104,12 @@ class Share(OfThisProcess):
     def close(self) -> None:
         """Nobody gets it any more. Memory that was not copied stays untouched until the last who had got it is done with it. May be called
         again."""
+        if self._pid != os.getpid():  # whose lock somebody may have who is not there
+            self._card = None
+            return
         with self._lock:
             card, self._card = self._card, None
-        if card is None or self._pid != os.getpid():
+        if card is None:
             return
         _named.discard(self)
         give_up(self._client, card.id)
@@ -176,10 +179,12 @@ def put(tensor: torch.Tensor, name: Optional[str] = None, *, client: Optional[Cl
     client = client_for(client)
     tensor = _compat.plain(tensor)
     found, reason, held = (None, "copy=True was given", []) if copy else pools.survey(tensor, neighbours)
-    if reason and copy is False:
-        raise BufferError(f"the tensor cannot be shared where it lies: {reason}")
     if seal and not reason:
         raise ValueError("seal: this tensor is shared where it lies, in a block that later tensors will use. Give copy=True.")
+    if found is not None and not pools.prepare(tensor, found, neighbours):
+        found, reason = None, pools.GIVEN_UP
+    if reason and copy is False:
+        raise BufferError(f"the tensor cannot be shared where it lies: {reason}")
     if reason:
         buffer, shared, layout = _copy(client, tensor, handle, mode, keep, wait, label)
         where = buffer.id
@@ -187,7 +192,6 @@ def put(tensor: torch.Tensor, name: Optional[str] = None, *, client: Optional[Cl
         assert found is not None
         where, shared = found.buffer, tensor
         layout = _compat.layout_of(tensor, tensor.data_ptr() - found.pointer if tensor.numel() else 0)
-        pools.prepare(tensor, found, neighbours)
     try:
         _compat.settle(tensor)
         if seal:

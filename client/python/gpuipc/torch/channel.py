@@ -104,17 +104,25 @@ class TensorChannel(OfThisProcess):
             self._plans[key] = plan
         return key, plan
 
-    def _tensors(self, key: Any, item: Item, layouts: list[Layout]) -> list[torch.Tensor]:
+    @staticmethod
+    def _tensors(item: Item, layouts: list[Layout]) -> list[torch.Tensor]:
         raw = _raw(item)
+        return [_compat.tensor_in(raw, layout) for layout in layouts]
+
+    def _remember(self, key: Any, views: Any) -> None:
         if len(self._views) >= _REMEMBERED:
             self._views.clear()
-        tensors = self._views[key] = [_compat.tensor_in(raw, layout) for layout in layouts]
-        return tensors
+        self._views[key] = views
+        if self.channel.closed:  # by another thread, after whose close() nothing holds the channel any more
+            self._views.clear()
 
     def _in_slot(self, key: Any, plan: Plan, item: Item) -> list[torch.Tensor]:
         key = item.slot, key
         known: Optional[list[torch.Tensor]] = self._views.get(key)
-        return known if known is not None else self._tensors(key, item, plan.layouts)
+        if known is None:
+            known = self._tensors(item, plan.layouts)
+            self._remember(key, known)
+        return known
 
     def batch_of(self, item: Item) -> Any:
         """The tensors of a taken item, in the shape in which they were sent. They are views of its slot.
@@ -127,9 +135,9 @@ class TensorChannel(OfThisProcess):
         if known is None:
             item.pointer  # noqa: B018 - of a broken one this raises
             layouts, tree = layouts_of(item)
-            known = self._tensors(key, item, layouts), tree
+            known = self._tensors(item, layouts), tree
             grow(tree, known[0])
-            self._views[key] = known
+            self._remember(key, known)
         tensors, tree = known
         return grow(tree, [tensor.detach() for tensor in tensors])  # what the user does to the objects themselves stays his
 
@@ -232,6 +240,7 @@ class TensorChannel(OfThisProcess):
         """Leaves, when the last view of a slot has ended. May be called again."""
         self._views.clear()
         self.channel.close()
+        self._views.clear()  # what another thread has made meanwhile
 
 
 def _on(device: Any) -> Any:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Callable, Optional, Union
@@ -26,6 +25,7 @@ import torch.multiprocessing.reductions as reductions
 
 from .. import errors
 from .._arguments import mode_text
+from .._locks import table_lock
 from .._waits import milliseconds
 from ..client import Client
 from ..layout import Layout
@@ -48,7 +48,7 @@ class _Settings:
 
 _settings: Optional[_Settings] = None
 _pending: dict[tuple[int, str], Callable[[], None]] = {}
-_lock = threading.RLock()
+_lock = table_lock(globals(), "_lock")
 
 
 def register(client: Optional[Client] = None, *, devices: Union[str, Sequence[str]] = ("cuda",), keep: float = 60,
@@ -123,7 +123,12 @@ def _await(client: Client, id: str, done: Callable[[], None]) -> None:
         if found is not None:
             done()
 
-    reaper.expect(id, "opened", opened)
+    try:
+        reaper.expect(id, "opened", opened)
+    except BaseException:  # it was not sent
+        with _lock:
+            _pending.pop(key, None)
+        raise
 
 
 def _let_go(client: Client, buffer: Any) -> Callable[[], None]:
@@ -138,6 +143,8 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str, bool]:
     client = client_for(settings.client if settings.pid == os.getpid() else None)
     plain = _compat.plain(tensor)
     found, reason, held = pools.survey(plain, settings.neighbours)
+    if found is not None and not pools.prepare(plain, found, settings.neighbours):
+        reason = pools.GIVEN_UP
     if reason:
         buffer, _, _ = share._copy(client, plain, None, settings.mode, settings.keep, 0, None, hold=True)
         try:
@@ -148,7 +155,6 @@ def _send(tensor: torch.Tensor, settings: _Settings) -> tuple[str, str, bool]:
             raise
         return client.socket, buffer.id, False
     assert found is not None
-    pools.prepare(plain, found, settings.neighbours)
     _compat.settle(plain)
     layout: Layout = _compat.layout_of(plain, plain.data_ptr() - found.pointer)
     with Reaper.of(client).listening() as reaper:
