@@ -16,6 +16,7 @@
 #include "tests/support/wait.h"
 
 #define GATES (8 * 128) /* where they begin, in bytes */
+#define NOTICED_MS 1000 /* a death, with others about that want the processor; tests/gpu measures how soon it is */
 
 static struct house house;
 static struct owner data_owner, fences_owner;
@@ -401,7 +402,7 @@ START_TEST(a_producer_dies_with_an_unfinished_fence) {
         CUstream reading = stuck_reader(&peer, never_writes);
         died = kill_without_daemon(&peer, _i);
         settle(reading);
-        ck_assert_int_le(now_ms() - died, deadline_in(100) - now_ms());
+        ck_assert_int_le(now_ms() - died, slower_ms(NOTICED_MS));
         ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 1);
         good(gpuipc_channel_release(consumer, &item, reading, &error));
         for (int i = 0; i < 2; i++) { /* one published, one begun */
@@ -452,7 +453,7 @@ START_TEST(a_consumer_dies_with_an_unfinished_fence) {
         ck_assert_int_eq(gpuipc_channel_begin(producer, writing, 0, &second, &error), GPUIPC_ERROR_TIMED_OUT);
         died = kill_without_daemon(&peer, _i);
         settle(writing);
-        ck_assert_int_le(now_ms() - died, deadline_in(100) - now_ms());
+        ck_assert_int_le(now_ms() - died, slower_ms(NOTICED_MS));
         good(gpuipc_channel_begin(producer, writing, WAIT_MS, &second, &error)); /* of the slot that it had in hand */
         settle(writing);
         good(gpuipc_channel_cancel(producer, &item, &error));
