@@ -177,7 +177,8 @@ START_TEST(loop_in_place_of_the_thread) {
                                 wait_for(readable(client));
                                 no_error(gpuipc_client_dispatch(client, &error));
                         }
-                        ck_assert_int_ge(now_ms() - begun, 34); /* pauses between them, half of 10, 20 and 40 at least */
+                        /* Pauses between them, half of 10, 20 and 40 at least; of 20, 10 and 20 if it broke soon after it was back. */
+                        ck_assert_int_ge(now_ms() - begun, 24);
                         fake_up(broker->fake);
                 }
                 loop_until_back(client, i + 1);
