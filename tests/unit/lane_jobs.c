@@ -56,6 +56,8 @@ static void on_done(struct job *job) {
 
 void on_stuck(void *arg, bool stuck) {
         note(events, sizeof(events), stuck ? "stuck" : "free");
+        if (stuck)
+                uv_stop(&loop); /* or UV_RUN_ONCE, which may begin with this timer, would wait for something else to happen, too */
         if (arg && stuck)
                 lane_close(*(struct lane **)arg);
 }
@@ -112,7 +114,8 @@ static void teardown(void) {
 }
 
 void run(void) {
-        uv_run(&loop, UV_RUN_DEFAULT);
+        while (uv_run(&loop, UV_RUN_DEFAULT) > 0)
+                ; /* stopped by a lane that told that it is stuck */
 }
 
 int lane_suite(const char *name, const TTest *const *tests, size_t n_tests) {
