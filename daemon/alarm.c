@@ -34,7 +34,9 @@ int alarm_new(uv_loop_t *loop, uint64_t ms, void (*ring)(void *arg), void *arg, 
         alarm->where = where;
         uv_timer_init(loop, &alarm->timer);
         alarm->timer.data = alarm;
-        uv_timer_start(&alarm->timer, alarm_on_timer, ms, 0);
+        /* The loop's time is of its last waking, in whole milliseconds: what it has done since, and the rest of one, count as well. */
+        uv_update_time(loop);
+        uv_timer_start(&alarm->timer, alarm_on_timer, ms + 1, 0);
         *where = alarm;
         return 0;
 }

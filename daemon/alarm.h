@@ -8,8 +8,8 @@
 
 struct alarm;
 
-/* Calls `ring(arg)` once after ms milliseconds, from the loop; the alarm is over then, and *where (the caller's own pointer to
- * it) is NULL before `ring` runs. -ENOMEM. */
+/* Calls `ring(arg)` once, from the loop, when ms milliseconds have passed, never before; the alarm is over then, and *where (the
+ * caller's own pointer to it) is NULL before `ring` runs. -ENOMEM. */
 int alarm_new(uv_loop_t *loop, uint64_t ms, void (*ring)(void *arg), void *arg, struct alarm **where);
 
 /* Cancels; harmless on NULL. */

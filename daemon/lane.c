@@ -21,7 +21,7 @@ struct lane {
         void *arg;
         struct list turns;         /* job.by_lane: the first job of each uid that waits, next one first */
         struct job *running;       /* with the other jobs of its uid behind it */
-        _Atomic uint64_t began_ns; /* when `running` reached a pool thread; 0: not yet */
+        _Atomic uint64_t began_ns; /* when `running` reached a pool thread; 0: not yet, or it has left it */
         bool stuck, closing;
         bool ending;               /* within a job's end: the next one starts when `done` has returned */
 };
@@ -95,6 +95,7 @@ static void lane_work(uv_work_t *request) {
 
         atomic_store_explicit(&lane->began_ns, uv_hrtime(), memory_order_relaxed);
         job->result = job->work(job);
+        atomic_store_explicit(&lane->began_ns, 0, memory_order_relaxed); /* the loop may hear of it long after */
 }
 
 /* The loop's idea of now may be old when the timer is set, and the pool may be busy: what counts is `began_ns`. */

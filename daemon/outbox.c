@@ -76,10 +76,16 @@ int outbox_put(struct outbox *outbox, const struct bytes *message, const struct 
 
 static int outbox_set_alarm(struct outbox *outbox);
 
+/* The time may be up because the daemon stood still: alarms come before what polling tells, so whether the client has read is tried. */
 static void outbox_on_alarm(void *arg) {
         struct outbox *outbox = arg;
+        uint64_t then = outbox->n_written_then;
 
-        if (outbox->n_written == outbox->n_written_then || outbox_set_alarm(outbox) < 0)
+        if (outbox->n_written == then)
+                outbox->on_retry(outbox->arg);
+        if (wire_pending(outbox->wire) == 0)
+                return;
+        if (outbox->n_written == then || (!outbox->alarm && outbox_set_alarm(outbox) < 0))
                 outbox->on_stuck(outbox->arg);
 }
 

@@ -186,7 +186,7 @@ static int measure_flow(const struct trial *trial, struct line *line, unsigned c
 static int wait_for_receivers(struct line *line) {
         if (!line->channel)
                 return 0;
-        for (int tries = 0; tries < 3000; tries++) {
+        for (int tries = 0; tries < 30000; tries++) {
                 gpuipc_channel_stats stats = GPUIPC_CHANNEL_STATS_INIT;
 
                 if (gpuipc_channel_get_stats(line->channel, &stats, NULL) == GPUIPC_OK && stats.n_members > line->n_receivers)

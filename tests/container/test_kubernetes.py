@@ -101,6 +101,7 @@ class Play(unittest.TestCase):
             self.play(read("pods.yaml"))
             wait_for(lambda: "-" in self.logs("gpuipc-consumer-consumer"), "the consumer's sum", 3 * WAIT_S)
             with daemon.client(admin=True) as admin:
+                wait_for(lambda: len(admin.call("List")["leases"]) == 1, "the producer's lease alone")
                 leases = admin.call("List")["leases"]
             self.assertEqual([(each["uid"], each["name"], each["command"]) for each in leases], [(1000, "weights", "gpuipcctl")])
             self.assertTrue(leases[0]["container"])

@@ -26,7 +26,7 @@ class TorchTest(OverRootTest):
                           command=["sh", "-c", f"sleep 600 | /usr/bin/python3 {EXAMPLES}/torch_producer.py shared"])
         done = self.podman.run(*self.options(), root="/:O", command=["/usr/bin/python3", f"{EXAMPLES}/torch_consumer.py", "shared"])
         self.assertRegex(done.stdout, r"^shared: checksum -?\d+\.\d{6}\n$", done.stderr)
-        self.assertIn(done.stdout.strip(), self.podman.call("logs", "producer").stdout)
+        wait_for(lambda: done.stdout.strip() in self.podman.call("logs", "producer").stdout, "the producer to say so too")
         self.assert_in_containers()
         self.podman.remove("producer")
         wait_for(lambda: self.daemon.status()["buffers"] == 0, "the tensor to go with its container")

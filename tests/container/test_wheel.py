@@ -19,8 +19,8 @@ PYTHON = "/usr/bin/python3"
 WHERE = "print(gpuipc._native.library().path, 'numpy' in sys.modules, flush=True)"
 PUT = f"""import array, sys, gpuipc, gpuipc._native
 client = gpuipc.Client()
-buffer = client.put('array', memoryview(array.array('d', range(6))).cast('B').cast('d', (3, 2)), mode=0o644)
 {WHERE}
+buffer = client.put('array', memoryview(array.array('d', range(6))).cast('B').cast('d', (3, 2)), mode=0o644)
 sys.stdin.readline()
 """
 GET = f"""import sys, gpuipc, gpuipc._native

@@ -264,7 +264,7 @@ class FailureCase(unittest.TestCase):
             return self.live_before is None or self.shim.page.live <= self.live_before
 
         try:
-            wait_for(forgotten, "memory given back", seconds=2)
+            wait_for(forgotten, "memory given back")
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.shim.page.live - self.live_before} allocations more after {what}") from None
 

@@ -81,12 +81,26 @@ class ChannelCtlTest(ProgramsTest):
         told = self.ctl("top", "--json", *arguments, user=user)
         return [{each["name"]: each for each in json.loads(line)["channels"]} for line in told.splitlines()]
 
+    def pictures(self, n):
+        """Two between which so many items were begun, however slow the machine is."""
+        delay, found = 0.1, [None, None]
+
+        def flowed():
+            nonlocal delay
+            delay *= 2
+            found[:] = self.looks("--count", 2, "--delay", delay)
+            before, after = (look["flow"]["figures"]["items"] for look in found)
+            return after - before >= n
+
+        wait_for(flowed, f"{n} items")
+        return found
+
     def test_figures_as_json(self):
         producer = self.producer("flow", 1 << 60, 4096, "broadcast")
         consumers = [self.start("channel_consumer", "flow") for _ in range(2)]
         quiet = self.producer("quiet", 1)
         wait_for(lambda: self.looks("--count", 1)[0]["flow"]["figures"]["consumers"] == 2, "both consumers")
-        first, second = self.looks("--count", 2, "--delay", 0.2)
+        first, second = self.pictures(20 * 16)
         facts = {"name": "flow", "device": "host", "kind": "broadcast", "policy": "block", "slots": 16, "slot_bytes": 4096}
         for look in (first, second):
             self.assertEqual({name: look["flow"][name] for name in facts}, facts)

@@ -404,7 +404,7 @@ class Deaths(ChannelTest):
             before = made.page.changes()
             holder.kill()
             wait_for(lambda: made.page.life(number) == DEAD, "the mark")
-            self.assertNotEqual(made.page.changes(), before)
+            wait_for(lambda: all(now != then for now, then in zip(made.page.changes(), before)), "those who wait to be told, which comes next")
             self.assertEqual(list(self.participants(made)), [0])
 
     def test_creator_killed(self):

@@ -10,6 +10,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
+from actors import SLOWER  # noqa: E402
 from daemon import open_fds, wait_for  # noqa: E402
 from holder import Zygote  # noqa: E402
 from manager import Manager  # noqa: E402
@@ -237,7 +238,7 @@ class ChannelRestart(unittest.TestCase):
 
     def test_not_resumed(self):
         """Who does not come back has left; its process lives."""
-        self.manager.arguments += ["--resume-sec=2"]
+        self.manager.arguments += [f"--resume-sec={2 * SLOWER}s"]
         self.manager.restart()
         first, second = self.session(), self.session()
         first.create()

@@ -10,12 +10,12 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from actors import SLOWER, Timing  # noqa: E402
 from daemon import BUILD, Daemon, DaemonTest, wait_for  # noqa: E402
-from rawclient import ReplyError  # noqa: E402
+from rawclient import WAIT_S, ReplyError  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FAKES = os.path.join(os.environ.get("GPUIPC_BUILD", f"{ROOT}/build"), "fake")
-SLOWER = float(os.environ.get("GPUIPC_TEST_SLOWER", "1"))
 MIB = 1 << 20
 GPUS = ["GPU-fa4e0000-0000-4000-8000-000000000000", "GPU-fa4e0000-0000-4000-8000-000000000001"]
 TWO = "devices 2\n"
@@ -71,6 +71,12 @@ class Machine:
 
     def end(self):
         shutil.rmtree(self.directory)
+
+
+def assert_as_usual(now, usual):
+    """Of two Timings: what others do holds up nobody. One call of many may meet a machine that has other things to do."""
+    if now.median > 5 * usual.median + 0.01 * SLOWER or now.worst > SLOWER:
+        raise AssertionError(f"usually {usual}; now {now}")
 
 
 with_fakes = unittest.skipUnless(os.path.exists(f"{BUILD}/fake/libcuda.so.1"), "built without CUDA: there is no cuda.h here")
@@ -277,27 +283,25 @@ class HangTest(CudaTest):
         self.flag = self.machine.flag()
         self.machine.script(f"{TWO}on {entry} {more} hang-while={self.flag}\n")
 
-    def usual_ms(self, client, *devices):
-        """The slowest of some calls to the devices."""
-        slowest = 0
-        for _ in range(20):
+    def lives(self, client, *devices):
+        """How long buffers on the devices take to be made and given back."""
+        def live():
             for device in devices:
-                began = time.monotonic()
                 self.release(client, self.allocate(client, device, "auto"))
-                slowest = max(slowest, time.monotonic() - began)
-        return slowest * 1000
+
+        return Timing(live, 20)
 
     def test_other_devices_go_on(self):
         with self.client() as stuck, self.client() as client:
-            usual = self.usual_ms(client, 1, "host")
+            usual = self.lives(client, 1, "host")
             self.hang()
             stuck.send_call("Allocate", {"size": 1, "device": GPUS[0]})
-            self.assertLess(self.usual_ms(client, 1, "host"), usual * 5 + 50 * SLOWER)
+            assert_as_usual(self.lives(client, 1, "host"), usual)
             began = time.monotonic()
-            wait_for(lambda: self.device(GPUS[0])["degraded"], "a degraded device", seconds=STUCK_S + 5)
-            self.assertLess(time.monotonic() - began, STUCK_S + 2)
+            wait_for(lambda: self.device(GPUS[0])["degraded"], "a degraded device", seconds=STUCK_S + 5 * SLOWER)
+            self.assertLess(time.monotonic() - began, STUCK_S + 2 * SLOWER)
             self.assertEqual(self.refused(client), ("DeviceDegraded", {"device": GPUS[0]}))
-            self.assertLess(self.usual_ms(client, 1, "host"), usual * 5 + 50 * SLOWER)
+            assert_as_usual(self.lives(client, 1, "host"), usual)
             os.unlink(self.flag)
             grant = stuck.result()
             stuck.drop_fds()
@@ -307,11 +311,11 @@ class HangTest(CudaTest):
     def test_host_memory_goes_on_when_cuda_stands_still(self):
         """CUDA takes locks of the whole process: then all GPUs stand, and nothing else does."""
         with self.client() as stuck, self.client() as client:
-            usual = self.usual_ms(client, "host")
+            usual = self.lives(client, "host")
             self.hang(more="device=0 global=yes")
             stuck.send_call("Allocate", {"size": 1, "device": GPUS[0]})
             wait_for(lambda: any(line.endswith("waits\n") for line in self.machine.calls("cuMemCreate")), "the driver's call")
-            self.assertLess(self.usual_ms(client, "host"), usual * 5 + 50 * SLOWER)
+            assert_as_usual(self.lives(client, "host"), usual)
             os.unlink(self.flag)
             self.release(stuck, stuck.result())
             stuck.drop_fds()
@@ -332,7 +336,7 @@ class HangTest(CudaTest):
             wait_for(lambda: any(line.endswith("waits\n") for line in self.machine.calls("cuMemCreate")), "the driver's call")
             began = time.monotonic()
             self.daemon.process.terminate()
-            self.assertEqual(self.daemon.process.wait(timeout=10), 0)
+            self.assertEqual(self.daemon.process.wait(timeout=WAIT_S), 0)
             self.assertLess(time.monotonic() - began, 2 + 2 * SLOWER)
             self.assertIn("a device or a client does not answer", self.daemon.log())
         self.daemon.forget()

@@ -220,43 +220,30 @@ class BeatOnOlderKernelTest(OlderKernel, BeatCase):
 class UnheardTest(BooksTest):
     """The daemon stands still meanwhile, so that it learns of the call and of the death at once."""
 
-    def frozen(self):
-        os.kill(self.daemon.pid, signal.SIGSTOP)
-        self.addCleanup(self.thaw)
-
-    def thaw(self):
-        try:
-            os.kill(self.daemon.pid, signal.SIGCONT)
-        except ProcessLookupError:
-            pass
-
     def test_killed_before_its_connection_is_accepted(self):
         holder = self.holder(connect=False)
-        self.frozen()
-        holder.connect()
-        holder.send_call("Allocate", {"size": PAGE})
-        holder.kill()
-        self.thaw()
+        with self.daemon.frozen():
+            holder.connect()
+            holder.send_call("Allocate", {"size": PAGE})
+            holder.kill()
         self.wait_books()
         self.assertIn(kinds(self.take_events()), ([], ["created", "freed", "opened", "released"]))
 
     def test_killed_before_its_call_is_read(self):
         holder = self.holder()
         holder.call("GetStatus")
-        self.frozen()
-        holder.send_call("Allocate", {"size": PAGE})
-        holder.send_call("Allocate", {"size": PAGE})
-        holder.kill()
-        self.thaw()
+        with self.daemon.frozen():
+            holder.send_call("Allocate", {"size": PAGE})
+            holder.send_call("Allocate", {"size": PAGE})
+            holder.kill()
         self.wait_books()
 
     def test_killed_with_release_unread(self):
         holder = self.holder()
         lease = holder.call("Allocate", {"size": PAGE})["lease"]
-        self.frozen()
-        holder.send_call("Release", {"lease": lease})
-        holder.kill()
-        self.thaw()
+        with self.daemon.frozen():
+            holder.send_call("Release", {"lease": lease})
+            holder.kill()
         self.wait_books()
         self.assertEqual(kinds(self.take_events()), ["created", "freed", "opened", "released"])
 
@@ -537,17 +524,17 @@ class StoppedReaderTest(BooksTest):
     daemon_args = ("--unread-sec", f"{unread_sec}s", "--unread-bytes-max", "128K")
     n_leases = 300
 
-    def stopped(self, method, n, parameters=None):
-        """A holder of one lease that stands still while the daemon has more to tell it than fits."""
+    def holders(self):
+        """One of many leases, of which the other, who has one, can ask for more than fits on the way to it."""
         owner, reader = self.holder(), self.holder()
         for _ in range(self.n_leases):
             owner.call("Allocate", {"size": 1, "label": "x" * 60})
         reader.call("Allocate", {"size": PAGE})
-        reader.tell("flood", method, n, parameters)
         return owner, reader
 
     def wait_dropped(self, owner, reader, since):
-        """Meanwhile the others are served as ever."""
+        """It asked since then, and stands still. Meanwhile the others are served as ever."""
+        reader.stop()
         slowest = 0.0
         while "session dropped: its client does not read" not in self.daemon.log():
             began = time.monotonic()
@@ -563,21 +550,19 @@ class StoppedReaderTest(BooksTest):
         self.wait_books(leases=self.n_leases, buffers=self.n_leases, sessions=1, brokered=self.n_leases * PAGE)
 
     def test_flood_of_lists(self):
-        owner, reader = self.stopped("List", 2000)
-        # It blocks in its own send, for the daemon reads no more of it.
-        wait_for(lambda: reader.state() == "S", "the flood stuck")
-        before = memory_kb(self.daemon.pid)
+        owner, reader = self.holders()
         since = time.monotonic()
-        reader.stop()
-        self.wait_dropped(owner, reader, since - 0.5)
+        reader.fill("List")
+        before = memory_kb(self.daemon.pid)
+        self.wait_dropped(owner, reader, since)
         if not os.environ.get("GPUIPC_SANITIZER"):
             self.assertLess(memory_kb(self.daemon.pid) - before, 4096)
 
     def test_watch(self):
-        owner, reader = self.stopped("Watch", 1, {"since": 0})
-        reader.answer()
-        reader.stop()
-        self.wait_dropped(owner, reader, time.monotonic() - 0.5)
+        owner, reader = self.holders()
+        since = time.monotonic()
+        reader.flood("Watch", 1, {"since": 0})
+        self.wait_dropped(owner, reader, since)
 
 
 class PausedReaderTest(BooksTest):

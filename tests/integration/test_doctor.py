@@ -4,7 +4,6 @@ on. deadline: 300 s"""
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -104,11 +103,8 @@ class SocketTest(DoctorTest):
                     self.assertIn("SupplementaryGroups", report.find("G206")["fix"])
 
     def test_silent_daemon(self):
-        self.daemon.process.send_signal(signal.SIGSTOP)
-        try:
+        with self.daemon.frozen():
             report = self.report("--wait", "500ms", expect=UNREACHABLE, codes=("G106",))
-        finally:
-            self.daemon.process.send_signal(signal.SIGCONT)
         self.assertIn("systemctl status gpuipcd", report.find("G106")["fix"])
 
     def test_the_environment_names_the_socket(self):

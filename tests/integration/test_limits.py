@@ -2,10 +2,8 @@
 """Every limit: set low, reached, refused with its error and its numbers, shown by GetStatus, and free again after
 release; and who may in at all. Runs on any memory. deadline: 180 s"""
 
-import contextlib
 import os
 import resource
-import select
 import signal
 import sys
 import tempfile
@@ -14,7 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
-from actors import SLOWER, Actor, ActorTest, churn, in_child, status_as  # noqa: E402
+from actors import Actor, ActorTest, churn, in_child, status_as  # noqa: E402
 from daemon import GPUIPCD, Daemon, device_bytes, memory_of, open_fds, script, wait_for  # noqa: E402
 from rawclient import RawClient, ReplyError  # noqa: E402
 
@@ -311,39 +309,12 @@ class Times(LimitTest):
             self.quota("keep_ms", 200, 0, 201, client.call, "Allocate", {"size": 1, "keep_ms": 201})
             granted = client.call("Allocate", {"size": 1, "keep_ms": 200, "name": "kept"})
             client.call("Release", {"lease": granted["lease"]})
-            began = time.monotonic()
-            self.assertEqual([each["state"] for each in client.call("ListBuffers")["buffers"]], ["kept"])
-            wait_for(lambda: not client.call("ListBuffers")["buffers"], "the keep to end")
-            self.assertGreater(time.monotonic() - began, 0.15)
-
-    def test_unread_ms(self):
-        self.start("--unread-sec=300ms", "--unread-bytes-max=128K", shows={"unread_ms": 300, "unread_bytes": 131072})
-        with self.client() as slow, self.client() as other:
-            other.call("GetStatus")
-            slow.socket.settimeout(0.1)
-            with contextlib.suppress(TimeoutError):
-                while True:
-                    slow.send((STATUS + b"\0") * 100)
-            began = time.monotonic()
-            wait_for(lambda: other.call("GetStatus")["sessions"] == 1, "the client that does not read to be dropped")
-            self.assertGreater(time.monotonic() - began, 0.1)
-            self.daemon.wait_log("does not read")
-            self.daemon.wait_log("session dropped")
-
-    def test_unread_ms_spares_who_reads_slowly(self):
-        """Whose output moves on is waited for, though it is never all read."""
-        self.start("--unread-sec=300ms", "--unread-bytes-max=1M", shows={"unread_ms": 300, "unread_bytes": 1 << 20})
-        with self.client() as slow:
-            slow.socket.setblocking(False)
-            until = time.monotonic() + 1.2
-            while time.monotonic() < until:
-                with contextlib.suppress(BlockingIOError):
-                    while True:
-                        slow.socket.send((STATUS + b"\0") * 10)
-                time.sleep(0.01)  # more slowly than anyone would; the time itself is what is tried
-                self.assertTrue(select.select([slow.socket], [], [], 10 * SLOWER)[0], "no answer")
-                self.assertTrue(slow.socket.recv(1 << 14), "dropped although it reads")
-            self.assertNotIn("does not read", self.daemon.log())
+            client.send_call("Watch", {"since": 0}, more=True)
+            kinds = {}
+            while "freed" not in kinds:
+                event = client.result()["event"]
+                kinds[event["kind"]] = event["time_usec"]
+            self.assertGreaterEqual(kinds["freed"] - kinds["kept"], 199000)  # by a clock that others set
 
 
 class Sizes(LimitTest):
@@ -354,23 +325,6 @@ class Sizes(LimitTest):
             self.assertIn("version", client.result())
             client.send(STATUS + b" " * (4097 - len(STATUS)) + b"\0")
             self.assertIsNone(client.read())
-
-    def test_unread_bytes(self):
-        """Paused: what is sent beyond stays unread by the daemon, and all is answered once the client reads."""
-        self.start("--unread-bytes-max=128K", shows={"unread_bytes": 131072})
-        with self.client() as client, self.client() as other:
-            client.socket.setblocking(False)
-            sent, size = 0, len(STATUS) + 1
-            while sent < 60000 * size and select.select([], [client], [], 0.2)[1]:
-                sent += client.socket.send((STATUS + b"\0")[sent % size:])
-            self.assertIn("version", other.call("GetStatus"))
-            self.assertLess(sent, 60000 * size, "the daemon took all that came")
-            client.socket.settimeout(10 * SLOWER)
-            for _ in range(sent // size):
-                self.assertIn("version", client.result())
-            if sent % size:
-                client.send((STATUS + b"\0")[sent % size:])
-                self.assertIn("version", client.result())
 
     def test_events(self):
         self.start("--events-max=4", shows={"events": 4})
@@ -386,23 +340,6 @@ class Sizes(LimitTest):
             events = [next(stream)["event"] for _ in range(4)]
             self.assertEqual([(each["sequence"], each["kind"]) for each in events],
                              [(9, "created"), (10, "opened"), (11, "released"), (12, "freed")])
-
-    def test_events_lost_to_a_slow_watcher(self):
-        self.start("--events-max=4", "--unread-bytes-max=128K", shows={"events": 4, "unread_bytes": 131072})
-        with self.client() as client, self.client() as watcher:
-            watcher.send_call("Watch", {}, more=True)
-            wait_for(lambda: client.call("GetStatus")["sessions"] == 2, "the watcher")
-            churn(client, 1500)
-            sequence, error = 0, None
-            while not error:
-                reply = watcher.read()
-                error = reply.get("error")
-                if not error:
-                    self.assertTrue(sequence in (0, reply["parameters"]["event"]["sequence"] - 1), "a gap that nobody told of")
-                    sequence = reply["parameters"]["event"]["sequence"]
-            self.assertEqual(error, "io.gpuipc.Broker.EventsLost")
-            self.assertGreater(reply["parameters"]["oldest"], sequence + 1)
-            self.assertIn("version", watcher.call("GetStatus"))
 
 
 class Descriptors(LimitTest):

@@ -8,6 +8,7 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,11 +18,13 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 from actors import SLOWER, ActorTest, churn, fork_child, status_as  # noqa: E402
-from daemon import GPUIPCD, ROOT, Daemon, open_fds, wait_for  # noqa: E402
+from books import FaultLine  # noqa: E402
+from daemon import GPUIPCD, GPUIPCD_FAULT, ROOT, Daemon, open_fds, wait_for  # noqa: E402
 from rawclient import RawClient, ReplyError  # noqa: E402
 
 MIB = 1 << 20
 ALICE, BOB = 2001, 2002
+SO_TIMESTAMPNS = 35
 STATUS = b'{"method":"io.gpuipc.Broker.GetStatus"}'
 
 
@@ -65,6 +68,14 @@ class Stop(ServiceTest):
         self.daemon.process.send_signal(number)
         self.daemon.wait_notified("STOPPING=1")
 
+    def start_held(self, point):
+        """One that stands still at a point of its work, while its loop goes on."""
+        fault = FaultLine()
+        self.addCleanup(fault.close)
+        self.start(program=GPUIPCD_FAULT, pass_fds=[fault.there.fileno()], environment=fault.environment([point]))
+        fault.started()
+        return fault
+
     def test_idle(self):
         self.start()
         self.tell()
@@ -103,20 +114,20 @@ class Stop(ServiceTest):
         self.stopped(2)
 
     def test_an_allocation_under_way_is_finished(self):
-        self.start()
+        fault = self.start_held("Allocate.worked")
         with self.client() as client, self.client() as other:
             other.call("GetStatus")
-            before = other.call("GetStatus")["devices"][0]["free_bytes"]
-            client.send_call("Allocate", {"size": 1024 * MIB})
-            wait_for(lambda: other.call("GetStatus")["devices"][0]["free_bytes"] < before - 900 * MIB, "it to begin")
+            client.send_call("Allocate", {"size": 64 * MIB})
+            fault.expect("Allocate.worked")
             self.tell()
             # Who asks now is refused in words.
             other.send_call("GetStatus")
             told = self.refused("TooManyRequests", other.result)
             self.assertIn("stopping", told["reason"])
+            fault.open()
             granted = client.result()
-            self.assertEqual(granted["buffer"]["size"], 1024 * MIB)
-            self.assertEqual(os.fstat(client.fds[0]).st_size, 1024 * MIB)
+            self.assertEqual(granted["buffer"]["size"], 64 * MIB)
+            self.assertEqual(os.fstat(client.fds[0]).st_size, 64 * MIB)
             self.assertIsNone(client.read())
             self.stopped(5)
 
@@ -142,7 +153,7 @@ class Stop(ServiceTest):
 
     def test_a_client_that_does_not_read(self):
         """It is given DrainSec, no more."""
-        self.start("--drain-sec=500ms", "--unread-bytes-max=128K")
+        self.start("--drain-sec=300ms", "--unread-bytes-max=128K")  # less than any client is waited for
         with self.client() as slow, self.client() as other:
             slow.socket.setblocking(False)
             with contextlib.suppress(BlockingIOError):
@@ -152,7 +163,7 @@ class Stop(ServiceTest):
             began = time.monotonic()
             self.tell()
             log = self.stopped(3)
-            self.assertGreater(time.monotonic() - began, 0.4)
+            self.assertGreaterEqual(time.monotonic() - began, 0.3)
             self.assertIn("still under way", log)
 
     def test_a_frozen_client(self):
@@ -171,15 +182,14 @@ class Stop(ServiceTest):
         self.stopped(2)
 
     def test_newcomers_find_no_socket(self):
-        self.start("--drain-sec=10s")
+        fault = self.start_held("Allocate.worked")
         with self.client() as client:
-            before = client.call("GetStatus")["devices"][0]["free_bytes"]
-            with self.client() as other:
-                client.send_call("Allocate", {"size": 1024 * MIB})
-                wait_for(lambda: other.call("GetStatus")["devices"][0]["free_bytes"] < before - 900 * MIB, "it to begin")
+            client.send_call("Allocate", {"size": 4096})
+            fault.expect("Allocate.worked")
             self.tell()
             with self.assertRaises((FileNotFoundError, ConnectionRefusedError)):
                 self.client()
+            fault.open()
             client.result()
             self.stopped(5)
 
@@ -337,7 +347,7 @@ class Reload(ServiceTest):
         n, answered = 200, []
 
         def listen():  # as a manager does: READY=1 waits for it. A STATUS= alone, which comes every few seconds, is no answer
-            until = time.monotonic() + 0.5 * SLOWER
+            until = time.monotonic() + 10 * SLOWER
             while len(answered) < n and select.select([self.daemon.notify], [], [], max(0, until - time.monotonic()))[0]:
                 if b"READY=1" in self.daemon.notify.recv(4096).split(b"\n"):
                     answered.append(True)
@@ -380,10 +390,14 @@ class Manager(ServiceTest):
 
     def test_watchdog(self):
         daemon = self.start(environment={"WATCHDOG_USEC": "200000"})
+        daemon.notify.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        daemon.notify.settimeout(10 * SLOWER)
         times = []
-        for _ in range(4):
-            daemon.wait_notified("WATCHDOG=1")
-            times.append(time.monotonic())
+        while len(times) < 4:  # by when it wrote, whenever this test comes to read it
+            text, ancillary, _, _ = daemon.notify.recvmsg(4096, socket.CMSG_SPACE(16))
+            if b"WATCHDOG=1" in text and ancillary:
+                times.append(struct.unpack("qq", ancillary[0][2]))
+        times = [seconds + nanoseconds / 1e9 for seconds, nanoseconds in times]
         gaps = [b - a for a, b in zip(times, times[1:])]
         self.assertLess(max(gaps), 0.2 * SLOWER)
         self.assertGreater(times[-1] - times[0], 0.15)
@@ -493,7 +507,7 @@ class Handed(ServiceTest):
         alice.call("Allocate", {"size": 4096})
         for each, expected in zip(path, is_admin):
             with RawClient(each) as client:
-                self.assertEqual(len(client.call("ListBuffers")["buffers"]), 1 if expected else 0)
+                wait_for(lambda n=int(expected), who=client: len(who.call("ListBuffers")["buffers"]) == n, f"{int(expected)} in sight")
         alice.kill()
 
     def actor_at(self, path):

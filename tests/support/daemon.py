@@ -6,6 +6,7 @@
             with self.client() as client: ...
 """
 
+import contextlib
 import functools
 import os
 import select
@@ -131,6 +132,23 @@ class Daemon:
     def status(self):
         with self.client() as client:
             return client.call("GetStatus")
+
+    def freeze(self):
+        """SIGSTOP, and it is seen to have stopped: what is done from now on it learns of after thaw()."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def thaw(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def frozen(self):
+        self.freeze()
+        try:
+            yield
+        finally:
+            self.thaw()
 
     def sockets(self):
         return {what for what in open_fds(self.pid).values() if what.startswith("socket:")}

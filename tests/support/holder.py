@@ -10,6 +10,7 @@ A holder has none of the test's descriptors. Its zombie is reaped at once, unles
 """
 
 import array
+import contextlib
 import ctypes
 import mmap
 import os
@@ -99,6 +100,13 @@ class Agent:
         self.client.socket.settimeout(None)
         for _ in range(n):
             self.client.send_call(method, parameters, more=True)
+
+    def fill(self, method):
+        """As many calls as there is room for on the way to a daemon whose replies are not read."""
+        self.client.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while True:
+                self.client.send_call(method, more=True)
 
     def drain_replies(self, n):
         """Reads whole answers, of pages perhaps, until n are there: how many pages there were."""

@@ -223,7 +223,7 @@ class Manager(Daemon):
         return lines
 
     def status_word(self):
-        """How the present one ended, as waitpid() tells; None before."""
+        """How the present one ended, as waitpid() tells; None before. What it wrote is in the store then."""
         if self.pid is None:
             return None
         if not select.select([self.pidfd], [], [], 0)[0]:
@@ -231,6 +231,7 @@ class Manager(Daemon):
         _, status = os.waitpid(self.pid, 0)
         os.close(self.pidfd)
         self.pid = self.pidfd = None
+        self.store.take_all()
         return status
 
     def end(self, number=signal.SIGKILL):

@@ -218,7 +218,7 @@ class Down(RestartTest):
         outside = zygote.holder(machine.inside(SOCKET_PATH))
         outside.call("Allocate", {"size": 1 << 20, "name": "outside"})
         wait_for(lambda: set(self.states()) == {"survivor", "mortal", "spaced", "outside"}, "four holders")
-        self.assertEqual(machine.property(SERVICE, "NFileDescriptorStore"), "9")
+        machine.wait_show(SERVICE, NFileDescriptorStore="9")
         inner = self.child_of(spaced.command_pid())
         pidfd = os.pidfd_open(inner)
         with self.down():
@@ -340,8 +340,7 @@ class Newer(UnderLoadTest):
         machine.systemctl("restart", SERVICE)
         load = self.load()
         before = load.stand()
-        stored = machine.property(SERVICE, "NFileDescriptorStore")
-        self.assertEqual(stored, "151")
+        stored = machine.wait_show(SERVICE, NFileDescriptorStore="151")["NFileDescriptorStore"]
         machine.systemctl("stop", *UNITS)
         machine.wait_show(SERVICE, NFileDescriptorStore=stored, MainPID="0")
         self.assertEqual(machine.processes(), [])

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "daemon/clock.h"
 #include "lane_jobs.h"
 #include "tests/support/fds.h"
 
@@ -47,6 +48,28 @@ START_TEST(waiting_for_the_pool_is_not_stuck) {
         lane_close(lane);
         lane_close(lanes[0]);
         lane_close(lanes[1]);
+} END_TEST
+
+/* The pool has two threads, of which one is held: when the other begins what comes next, what came before is over. */
+START_TEST(what_ended_while_the_loop_stood_still_is_not_stuck) {
+        struct test_job gate = job_gated("g", 1), quick = job_named("a", 1), next = job_named("b", 1);
+        struct lane *held, *other = lane_started(NEVER_MS), *lane = lane_started(20);
+        uint64_t until_usec;
+
+        lane_size_pool(0);
+        held = lane_held(&gate);
+        lane_submit(lane, &quick.job);
+        lane_submit(other, &next.job);
+        wait_sem(&next.entered);
+        until_usec = clock_monotonic_usec() + 40000;
+        while (clock_monotonic_usec() < until_usec)
+                ;
+        sem_post(&gate.gate);
+        run();
+        ck_assert_ptr_null(strstr(events, "stuck"));
+        lane_close(lane);
+        lane_close(other);
+        lane_close(held);
 } END_TEST
 
 START_TEST(the_pool_holds_every_lane_and_two_more) {
@@ -140,6 +163,7 @@ int main(void) {
         const TTest *const tests[] = {
                 stuck_is_told_and_taken_back,
                 waiting_for_the_pool_is_not_stuck,
+                what_ended_while_the_loop_stood_still_is_not_stuck,
                 the_pool_holds_every_lane_and_two_more,
                 closing_drops_what_waits,
                 closing_ends_a_job_of_many_steps,
