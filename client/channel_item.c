@@ -171,21 +171,21 @@ static bool late_take(gpuipc_channel *channel, struct ring_item *ret_item) {
         return true;
 }
 
-/* The item stays this member's, for its next call. Without memory for that it is given up. */
+/* The item stays this member's, for its next call; of several the oldest comes first, whichever thread had it. Without memory for that it
+ * is given up. */
 static void late_keep(gpuipc_channel *channel, const struct ring_item *item) {
-        struct channel_late *one = malloc(sizeof(*one)), *last;
+        struct channel_late *one = malloc(sizeof(*one)), *before = NULL, *after;
 
         if (!one) {
                 (void)ring_release(channel->ring, item, 0);
                 return;
         }
-        *one = (struct channel_late){ .item = *item };
         (void)pthread_mutex_lock(&channel->lock);
-        last = channel->late;
-        while (last && last->next)
-                last = last->next;
-        if (last)
-                last->next = one;
+        for (after = channel->late; after && after->item.ticket < item->ticket; after = after->next)
+                before = after;
+        *one = (struct channel_late){ .item = *item, .next = after };
+        if (before)
+                before->next = one;
         else
                 channel->late = one;
         (void)pthread_mutex_unlock(&channel->lock);

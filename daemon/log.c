@@ -28,6 +28,7 @@
 #define FIELDS_MAX 32
 #define WRITE_MAX 4096 /* a pipe that polls writable takes so much at once */
 #define STOP_USEC 1000000
+#define HANG_SEC 2 /* of the writer after that time: it hangs in a write, and has not merely had no processor */
 
 /* One process has one log. */
 static struct {
@@ -221,6 +222,8 @@ int log_start(enum log_target target, int level) {
 void log_stop(void) {
         struct timespec until;
 
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += HANG_SEC;
         pthread_mutex_lock(&state.lock);
         bool running = state.running;
         state.running = false;
@@ -230,9 +233,7 @@ void log_stop(void) {
         if (!running)
                 return;
         state.deadline_usec = clock_monotonic_usec() + STOP_USEC * 9 / 10;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec++;
-        if (pthread_timedjoin_np(state.thread, NULL, &until) == 0)
+        if (pthread_clockjoin_np(state.thread, NULL, CLOCK_MONOTONIC, &until) == 0)
                 return;
         /* It hangs in a write. It and what it holds end with the process; nothing can be logged any more. */
         pthread_mutex_lock(&state.lock);

@@ -25,7 +25,7 @@ int log_start(enum log_target target, int level);
 void log_set_level(int level);
 bool log_wants(int level);
 
-/* Writes out what is queued, within a second, and ends the thread. */
+/* Writes out what is queued, within a second, and ends the thread; one that hangs in a write is left behind after another. */
 void log_stop(void);
 
 /* One line; `fields` may be NULL. `message_id` (32 hex digits, may be NULL) goes to MESSAGE_ID. */

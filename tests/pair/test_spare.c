@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "office.h"
 #include "proto/cleanup.h"
@@ -20,6 +22,23 @@
 static struct office office;
 static struct caller owner;
 static int n_entered; /* calls that came to the backend so far */
+
+/* In place of the C library's: a spare is there for a second, which is not to pass while this process waits for the processor. */
+static int64_t slower_by = 20;
+
+int clock_gettime(clockid_t clock, struct timespec *ret) {
+        static int64_t first;
+        int r = (int)syscall(SYS_clock_gettime, clock, ret);
+        int64_t now;
+
+        if (r < 0 || clock != CLOCK_MONOTONIC)
+                return r;
+        now = ret->tv_sec * INT64_C(1000000000) + ret->tv_nsec;
+        first = first ? first : now;
+        now = first + (now - first) / slower_by;
+        *ret = (struct timespec){ .tv_sec = now / 1000000000, .tv_nsec = now % 1000000000 };
+        return 0;
+}
 
 static struct spare *spare(void) {
         return &office.place.spare;
@@ -517,6 +536,7 @@ START_TEST(it_counts_against_no_limit) {
 START_TEST(its_end_is_told_to_the_timer) {
         uint64_t next, asked;
 
+        slower_by = 1;
         furnish_ready(false);
         asked = spare()->asked_usec;
         (void)hall_settle(&office.hall, &next);

@@ -23,6 +23,8 @@ static void must(bool good, const char *what) {
 
 /* ---- the thread ------------------------------------------------------------------------------------------- */
 
+static _Thread_local bool is_server;
+
 static void note_call(struct fake *fake, int peer, const char *call) {
         char *line = NULL;
 
@@ -31,6 +33,14 @@ static void note_call(struct fake *fake, int peer, const char *call) {
         fake->calls = reallocarray(fake->calls, fake->n_calls + 1, sizeof(*fake->calls));
         must(fake->calls, "memory");
         fake->calls[fake->n_calls++] = line;
+        fake->answering = true;
+        (void)pthread_mutex_unlock(&fake->lock);
+}
+
+static void note_answered(struct fake *fake) {
+        (void)pthread_mutex_lock(&fake->lock);
+        fake->answering = false;
+        (void)pthread_cond_broadcast(&fake->answered);
         (void)pthread_mutex_unlock(&fake->lock);
 }
 
@@ -56,6 +66,7 @@ static void answer_all(struct fake *fake, int peer) {
                 memmove(fake->in[peer].data, end + 1, fake->in[peer].n);
                 note_call(fake, peer, call);
                 fake->answer(fake, peer, call, fake->data);
+                note_answered(fake);
                 free(call);
         }
 }
@@ -92,6 +103,7 @@ static void *serve(void *arg) {
         static _Thread_local struct pollfd fds[FAKE_PEERS_MAX + 2];
         struct fake *fake = arg;
 
+        is_server = true;
         for (;;) {
                 int n;
 
@@ -137,6 +149,7 @@ struct fake *fake_start(fake_answer *answer, void *data) {
         fake->stop_fd = eventfd(0, EFD_CLOEXEC);
         must(fake->stop_fd >= 0, "eventfd");
         (void)pthread_mutex_init(&fake->lock, NULL);
+        (void)pthread_cond_init(&fake->answered, NULL);
         must(pthread_create(&fake->thread, NULL, serve, fake) == 0, "pthread_create");
         return fake;
 }
@@ -158,6 +171,7 @@ void fake_stop(struct fake *fake) {
         (void)close(fake->stop_fd);
         (void)unlink(fake->path);
         (void)rmdir(fake->directory);
+        (void)pthread_cond_destroy(&fake->answered);
         (void)pthread_mutex_destroy(&fake->lock);
         free(fake);
 }
@@ -272,10 +286,17 @@ size_t fake_open_peers(struct fake *fake) {
         return n;
 }
 
+/* Locks the calls. What the answer to the last one does beside sending is done by then, unless it is the answer that asks. */
+static void lock_calls(struct fake *fake) {
+        (void)pthread_mutex_lock(&fake->lock);
+        while (fake->answering && !is_server)
+                (void)pthread_cond_wait(&fake->answered, &fake->lock);
+}
+
 size_t fake_count(struct fake *fake, const char *word, ...) {
         size_t n = 0;
 
-        (void)pthread_mutex_lock(&fake->lock);
+        lock_calls(fake);
         for (size_t i = 0; i < fake->n_calls; i++) {
                 bool all = true;
                 va_list words;
@@ -293,7 +314,7 @@ size_t fake_count(struct fake *fake, const char *word, ...) {
 int fake_peer_of(struct fake *fake, const char *word) {
         int peer = -1;
 
-        (void)pthread_mutex_lock(&fake->lock);
+        lock_calls(fake);
         for (size_t i = 0; i < fake->n_calls; i++)
                 if (strstr(fake->calls[i], word))
                         peer = atoi(fake->calls[i]);

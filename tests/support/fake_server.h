@@ -25,6 +25,7 @@ struct fake {
         pthread_t thread;
 
         pthread_mutex_t lock; /* what follows */
+        pthread_cond_t answered;
         int fds[FAKE_PEERS_MAX];
         struct {
                 char *data;
@@ -33,6 +34,7 @@ struct fake {
         int n_peers;  /* ever accepted */
         char **calls; /* "PEER {…}" */
         size_t n_calls;
+        bool answering; /* the last of them */
         bool deaf;
 };
 
@@ -60,7 +62,7 @@ size_t fake_open_peers(struct fake *fake);
 bool fake_is_open(struct fake *fake, int peer);
 int fake_peers(struct fake *fake);
 
-/* How many calls so far contain all of `words` (NULL-ended list after the first). */
+/* How many calls so far contain all of `words` (NULL-ended list after the first). A call that counts has had its answer. */
 size_t fake_count(struct fake *fake, const char *word, ...) __attribute__((sentinel));
 
 /* The peer of the last call that contains `word`, -1 when there is none. */

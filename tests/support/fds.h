@@ -20,8 +20,9 @@ size_t fds_count(pid_t pid);
 /* Whether one of them is such ("pidfd"). */
 bool fds_have(pid_t pid, const char *what);
 
-/* Fails and prints both lists when their numbers differ. */
-void fds_assert_same(const struct fds *before, const struct fds *after, const char *whose);
+/* Both are this process's. Fails and prints both lists when their numbers differ, and go on to: another thread of it may just be closing
+ * what it had for a moment. */
+void fds_assert_same(const struct fds *before, struct fds *after, const char *whose);
 
 /* Waits until the process has `least` to `most`; fails and prints its list otherwise. */
 void fds_wait_count(pid_t pid, size_t least, size_t most, const char *whose);

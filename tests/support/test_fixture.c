@@ -16,6 +16,7 @@
 #include "tests/support/suite.h"
 
 START_TEST(breaks_by_leaking) {
+        setenv("GPUIPC_TEST_SLOWER", "1", 1);
         check_fd_count_begin();
         ck_assert_int_ge(open("/dev/null", O_RDONLY | O_CLOEXEC), 0);
         check_fd_count_end();
@@ -86,6 +87,7 @@ START_TEST(breaks_by_a_daemon_that_crashed_before) {
 START_TEST(breaks_by_a_descriptor_left_open_around_a_daemon) {
         struct gpuipcd *daemon = start_script("trap 'exit 0' TERM; echo set >&2; while :; do sleep 0.05; done", true);
         gpuipcd_wait_log(daemon, "set");
+        setenv("GPUIPC_TEST_SLOWER", "1", 1);
         ck_assert_int_ge(open("/dev/null", O_RDONLY | O_CLOEXEC), 0);
         gpuipcd_stop(daemon);
 } END_TEST

@@ -24,6 +24,10 @@ int64_t deadline_in(int64_t ms) {
         return now_ms() + ms * (factor > 0 ? factor : 1);
 }
 
+int slower_ms(int ms) {
+        return (int)(deadline_in(ms) - now_ms());
+}
+
 int deadline_left(int64_t deadline) {
         int64_t left = deadline - now_ms();
         return left < 0 ? 0 : (int)left;

@@ -15,6 +15,9 @@ int64_t now_usec(void);
 /* `ms` from now, times $GPUIPC_TEST_SLOWER. */
 int64_t deadline_in(int64_t ms);
 
+/* `ms` times that: a timeout of the product's own that must not pass on a slow machine before what it is for has come. */
+int slower_ms(int ms);
+
 /* What is left until a deadline, as poll() takes it; at least 0. */
 int deadline_left(int64_t deadline);
 

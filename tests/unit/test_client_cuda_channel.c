@@ -3,132 +3,19 @@
  * cannot wait. A gate is a word that a stream waits for, beyond the members' own. (not under valgrind: it knows no pidfds) */
 #include <check.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "channel_house.h"
 #include "client/channel.h"
-#include "cuda_gpus.h"
+#include "cuda_channel_place.h"
 #include "proto/cleanup.h"
 #include "tests/support/suite.h"
 #include "tests/support/wait.h"
 
-#define GATES (8 * 128) /* where they begin, in bytes */
-
-static struct house house;
-static struct owner data_owner, fences_owner;
-static gpuipc_channel *producer, *consumer;
-static gpuipc_error error;
-static gpuipc_item item, second;
-
-/* ---- the place -------------------------------------------------------------------------------------------- */
-
-static void use_gpu(int device) {
-        CUcontext context;
-
-        ck_assert_int_eq(DRIVER(cuInit)(0), 0);
-        ck_assert_int_eq(DRIVER(cuDevicePrimaryCtxRetain)(&context, device), 0);
-        ck_assert_int_eq(DRIVER(cuCtxSetCurrent)(context), 0);
-}
-
-static CUstream stream_new(void) {
-        CUstream stream;
-
-        ck_assert_int_eq(DRIVER(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), 0);
-        return stream;
-}
-
-static struct house_plan plan_of(enum ring_mode mode, enum ring_policy policy, uint32_t n_slots) {
-        return (struct house_plan){ .mode = mode, .policy = policy, .n_slots = n_slots, .device = GPUS_UUID("0"), .kind = "cuda-fd" };
-}
-
-/* The machine, and memory for a channel, all zero; before that, processes that are to be members. */
-static void place(const struct house_plan *plan, const char *script) {
-        struct house_plan own = *plan;
-        char zeros[8192] = { 0 };
-
-        if (script)
-                gpus_script(script);
-        data_owner = owner_start("cuda-fd", 0, 2 * MIB);
-        fences_owner = owner_start("cuda-fd", 0, 2 * MIB);
-        ck_assert_int_eq(pwrite(fences_owner.fd, zeros, sizeof(zeros), 0), sizeof(zeros));
-        own.data_fd = data_owner.fd;
-        own.fences_fd = fences_owner.fd;
-        house_open(&house, &own);
-}
-
-static void begin(enum ring_mode mode, enum ring_policy policy, uint32_t n_slots) {
-        struct house_plan plan = plan_of(mode, policy, n_slots);
-
-        gpus_start(NULL);
-        place(&plan, NULL);
-        use_gpu(0);
-        producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
-        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
-}
-
-static void leave(gpuipc_channel *channel) {
-        ck_assert_msg(gpuipc_channel_free(channel, &error) == GPUIPC_OK, "%s", error.message);
-}
-
-static void close_all(void) {
-        house_close(&house);
-        owner_stop(&data_owner);
-        owner_stop(&fences_owner);
-        gpus_stop();
-}
-
-static void end(void) {
-        leave(producer);
-        leave(consumer);
-        close_all();
-}
-
-/* ---- streams ---------------------------------------------------------------------------------------------- */
-
-static CUdeviceptr gate_of(gpuipc_channel *channel, int gate) {
-        return (CUdeviceptr)(uintptr_t)channel->fences[0]->word + (CUdeviceptr)(GATES + 8 * gate);
-}
-
-static void stop_at(gpuipc_channel *channel, CUstream stream, int gate) {
-        ck_assert_int_eq(DRIVER(cuStreamWaitValue64)(stream, gate_of(channel, gate), 1, CU_STREAM_WAIT_VALUE_GEQ), 0);
-}
-
-static void open_gate(gpuipc_channel *channel, int gate) {
-        gpuipc_fence *fence;
-
-        ck_assert_int_eq(fence_open(channel->fences[0]->mapping, GATES + 8 * gate, &fence, &error), GPUIPC_OK);
-        ck_assert_int_eq(gpuipc_fence_signal(fence, 1, &error), GPUIPC_OK);
-        gpuipc_fence_free(fence);
-}
-
-static bool is_busy(CUstream stream) {
-        int result = DRIVER(cuStreamQuery)(stream);
-
-        ck_assert_msg(result == 0 || result == CUDA_ERROR_NOT_READY, "%d", result);
-        return result != 0;
-}
-
-static void settle(CUstream stream) {
-        ck_assert_int_eq(DRIVER(cuStreamSynchronize)(stream), 0);
-}
-
-static void good(int status) {
-        ck_assert_msg(status == GPUIPC_OK, "%s: %s", gpuipc_status_name((gpuipc_status)status), error.message);
-}
-
-/* Every byte of the slot, by the stream. */
-static void publish(gpuipc_channel *channel, CUstream stream, unsigned char byte) {
-        good(gpuipc_channel_begin(channel, stream, 0, &item, &error));
-        ck_assert_int_eq(DRIVER(cuMemsetD8Async)((CUdeviceptr)(uintptr_t)item.pointer, byte, 256, stream), 0);
-        good(gpuipc_channel_publish(channel, &item, 256, &byte, 1, stream, &error));
-}
-
-static void take(gpuipc_channel *channel, CUstream stream, gpuipc_item *ret_item) {
-        good(gpuipc_channel_take(channel, stream, 0, ret_item, &error));
-}
+#define NOTICED_MS 1000 /* a death, with others about that want the processor; tests/gpu measures how soon it is */
 
 /* ---- in order --------------------------------------------------------------------------------------------- */
 
@@ -146,8 +33,8 @@ START_TEST(a_consumers_stream_waits_for_the_producers) {
         settle(reading);
         ck_assert_int_eq(((unsigned char *)item.pointer)[255], 0xab);
         ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 0);
-        good(gpuipc_channel_release(consumer, &item, reading, &error));
-        end();
+        good(gpuipc_channel_release(consumer, &item, reading, &fault));
+        finish();
 } END_TEST
 
 /* Who writes next waits for who reads, of every mode. */
@@ -157,13 +44,13 @@ START_TEST(a_producers_stream_waits_for_the_readers) {
         publish(producer, writing, 1);
         take(consumer, reading, &item);
         stop_at(consumer, reading, 0);
-        good(gpuipc_channel_release(consumer, &item, reading, &error));
-        good(gpuipc_channel_begin(producer, writing, 0, &item, &error));
+        good(gpuipc_channel_release(consumer, &item, reading, &fault));
+        good(gpuipc_channel_begin(producer, writing, 0, &item, &fault));
         ck_assert(is_busy(writing));
         open_gate(consumer, 0);
         settle(writing);
-        good(gpuipc_channel_cancel(producer, &item, &error));
-        end();
+        good(gpuipc_channel_cancel(producer, &item, &fault));
+        finish();
 } END_TEST
 
 /* A value says that all before it are done, whichever streams they were in; by default streams too. */
@@ -183,12 +70,12 @@ START_TEST(streams_of_one_member_are_one_after_the_other) {
         open_gate(producer, 0);
         settle(first);
         settle(last);
-        good(gpuipc_channel_release(consumer, &second, last, &error));
-        good(gpuipc_channel_release(consumer, &item, first, &error));
+        good(gpuipc_channel_release(consumer, &second, last, &fault));
+        good(gpuipc_channel_release(consumer, &item, first, &fault));
         settle(last);
         settle(first);
         ck_assert_int_eq(((unsigned char *)second.pointer)[0], 2);
-        end();
+        finish();
 } END_TEST
 
 /* An item that nobody read may still be being written when its slot is given again. */
@@ -208,9 +95,9 @@ START_TEST(a_dropped_items_writer_is_waited_for) {
         ck_assert_int_eq(item.meta[0], 2);
         settle(overtaking);
         ck_assert_int_eq(((unsigned char *)item.pointer)[100], 2);
-        good(gpuipc_channel_release(consumer, &item, overtaking, &error));
+        good(gpuipc_channel_release(consumer, &item, overtaking, &fault));
         leave(other);
-        end();
+        finish();
 } END_TEST
 
 START_TEST(many_items_around_the_ring) {
@@ -223,13 +110,13 @@ START_TEST(many_items_around_the_ring) {
                 publish(producer, writing, (unsigned char)(i * 3));
                 take(consumer, reading, &item);
                 ck_assert_int_eq(DRIVER(cuMemcpyDtoHAsync)(&kept[i], (CUdeviceptr)(uintptr_t)item.pointer + 255, 1, reading), 0);
-                good(gpuipc_channel_release(consumer, &item, reading, &error));
+                good(gpuipc_channel_release(consumer, &item, reading, &fault));
         }
         settle(reading);
         for (int i = 0; i < 500; i++)
                 ck_assert_int_eq(kept[i], (unsigned char)(i * 3));
         ck_assert_int_eq(DRIVER(cuMemFreeHost)(kept), 0);
-        end();
+        finish();
 } END_TEST
 
 START_TEST(one_leaves_when_its_streams_are_done) {
@@ -238,12 +125,12 @@ START_TEST(one_leaves_when_its_streams_are_done) {
         stop_at(producer, writing, 0);
         publish(producer, writing, 1);
         house.client->timeout_ms = 40;
-        ck_assert_int_eq(gpuipc_channel_free(producer, &error), GPUIPC_ERROR_TIMED_OUT);
-        ck_assert_ptr_nonnull(strstr(error.message, "a stream has not come"));
+        ck_assert_int_eq(gpuipc_channel_free(producer, &fault), GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_ptr_nonnull(strstr(fault.message, "a stream has not come"));
         house.client->timeout_ms = WAIT_MS;
-        ck_assert_int_eq(gpuipc_channel_check(producer, &error), GPUIPC_OK);
+        ck_assert_int_eq(gpuipc_channel_check(producer, &fault), GPUIPC_OK);
         open_gate(producer, 0);
-        end();
+        finish();
 } END_TEST
 
 START_TEST(a_stream_of_another_gpu_is_refused) {
@@ -254,20 +141,20 @@ START_TEST(a_stream_of_another_gpu_is_refused) {
         publish(producer, here, 1);
         publish(producer, here, 2);
         take(consumer, here, &item);
-        good(gpuipc_channel_release(consumer, &item, here, &error));
-        ck_assert_int_eq(gpuipc_channel_begin(producer, there, 0, &item, &error), GPUIPC_ERROR_INVALID_PARAMETER);
-        ck_assert_str_eq(error.subject, "stream");
-        ck_assert_int_eq(gpuipc_channel_take(consumer, there, 0, &item, &error), GPUIPC_ERROR_INVALID_PARAMETER);
+        good(gpuipc_channel_release(consumer, &item, here, &fault));
+        ck_assert_int_eq(gpuipc_channel_begin(producer, there, 0, &item, &fault), GPUIPC_ERROR_INVALID_PARAMETER);
+        ck_assert_str_eq(fault.subject, "stream");
+        ck_assert_int_eq(gpuipc_channel_take(consumer, there, 0, &item, &fault), GPUIPC_ERROR_INVALID_PARAMETER);
         take(consumer, here, &item); /* nobody else got it */
         ck_assert_int_eq(item.meta[0], 2);
-        ck_assert_int_eq(gpuipc_channel_release(consumer, &item, there, &error), GPUIPC_ERROR_INVALID_PARAMETER);
-        good(gpuipc_channel_release(consumer, &item, here, &error)); /* still in hand */
+        ck_assert_int_eq(gpuipc_channel_release(consumer, &item, there, &fault), GPUIPC_ERROR_INVALID_PARAMETER);
+        good(gpuipc_channel_release(consumer, &item, here, &fault)); /* still in hand */
         publish(producer, here, 3); /* what was begun was cancelled */
-        ck_assert_int_eq(gpuipc_channel_publish(producer, &item, 1, NULL, 0, there, &error), GPUIPC_ERROR_INVALID_PARAMETER);
+        ck_assert_int_eq(gpuipc_channel_publish(producer, &item, 1, NULL, 0, there, &fault), GPUIPC_ERROR_INVALID_PARAMETER);
         take(consumer, here, &item);
         ck_assert_int_eq(item.meta[0], 3);
-        good(gpuipc_channel_release(consumer, &item, here, &error));
-        end();
+        good(gpuipc_channel_release(consumer, &item, here, &fault));
+        finish();
 } END_TEST
 
 static const char *const lies[] = { "fences fd", "fences size" };
@@ -279,7 +166,7 @@ START_TEST(grants_of_fences_are_checked) {
         place(&plan, NULL);
         use_gpu(0);
         house.wrong = lies[_i];
-        ck_assert_int_eq(house_try_join(&house, GPUIPC_CHANNEL_CONSUMER, &consumer, &error), GPUIPC_ERROR_PROTOCOL);
+        ck_assert_int_eq(house_try_join(&house, GPUIPC_CHANNEL_CONSUMER, &consumer, &fault), GPUIPC_ERROR_PROTOCOL);
         wait_for(fake_count(house.fake, ".Release\"", "l0", NULL) == 1);
         close_all();
 } END_TEST
@@ -295,7 +182,7 @@ START_TEST(one_that_cannot_map_is_told) {
         use_gpu(0);
         for (size_t i = 0; i < ELEMENTSOF(refusals); i++) {
                 gpus_script(refusals[i]);
-                ck_assert_int_eq(house_try_join(&house, GPUIPC_CHANNEL_CONSUMER, &consumer, &error), GPUIPC_ERROR_MAP);
+                ck_assert_int_eq(house_try_join(&house, GPUIPC_CHANNEL_CONSUMER, &consumer, &fault), GPUIPC_ERROR_MAP);
                 wait_for(fake_count(house.fake, ".Release\"", NULL) == i + 1);
         }
         gpus_script(NULL);
@@ -401,19 +288,19 @@ START_TEST(a_producer_dies_with_an_unfinished_fence) {
         CUstream reading = stuck_reader(&peer, never_writes);
         died = kill_without_daemon(&peer, _i);
         settle(reading);
-        ck_assert_int_le(now_ms() - died, deadline_in(100) - now_ms());
+        ck_assert_int_le(now_ms() - died, slower_ms(NOTICED_MS));
         ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 1);
-        good(gpuipc_channel_release(consumer, &item, reading, &error));
+        good(gpuipc_channel_release(consumer, &item, reading, &fault));
         for (int i = 0; i < 2; i++) { /* one published, one begun */
-                good(gpuipc_channel_take(consumer, reading, WAIT_MS, &item, &error));
+                good(gpuipc_channel_take(consumer, reading, WAIT_MS, &item, &fault));
                 ck_assert_int_eq(item.broken, 1);
                 ck_assert_ptr_null(item.pointer);
                 ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 1);
-                good(gpuipc_channel_release(consumer, &item, reading, &error));
+                good(gpuipc_channel_release(consumer, &item, reading, &fault));
         }
-        ck_assert_int_eq(gpuipc_channel_take(consumer, reading, 0, &item, &error), GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_int_eq(gpuipc_channel_take(consumer, reading, 0, &item, &fault), GPUIPC_ERROR_TIMED_OUT);
         if (_i) {
-                ck_assert_int_ne(gpuipc_channel_free(consumer, &error), GPUIPC_OK);
+                ck_assert_int_ne(gpuipc_channel_free(consumer, &fault), GPUIPC_OK);
                 close_all();
                 return;
         }
@@ -431,8 +318,8 @@ START_TEST(a_producer_dies_with_an_unfinished_fence) {
         settle(reading);
         ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 0);
         ck_assert_int_eq(((unsigned char *)item.pointer)[1], 9);
-        good(gpuipc_channel_release(consumer, &item, reading, &error));
-        end();
+        good(gpuipc_channel_release(consumer, &item, reading, &fault));
+        finish();
 } END_TEST
 
 START_TEST(a_consumer_dies_with_an_unfinished_fence) {
@@ -447,17 +334,17 @@ START_TEST(a_consumer_dies_with_an_unfinished_fence) {
         publish(producer, writing, 2);
         house_let_in_known(&house, &peer, 1);
         child_hear(&peer.child, 'w');
-        good(gpuipc_channel_begin(producer, writing, 0, &item, &error)); /* of the slot that it let go */
+        good(gpuipc_channel_begin(producer, writing, 0, &item, &fault)); /* of the slot that it let go */
         ck_assert(is_busy(writing));
-        ck_assert_int_eq(gpuipc_channel_begin(producer, writing, 0, &second, &error), GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_int_eq(gpuipc_channel_begin(producer, writing, 0, &second, &fault), GPUIPC_ERROR_TIMED_OUT);
         died = kill_without_daemon(&peer, _i);
         settle(writing);
-        ck_assert_int_le(now_ms() - died, deadline_in(100) - now_ms());
-        good(gpuipc_channel_begin(producer, writing, WAIT_MS, &second, &error)); /* of the slot that it had in hand */
+        ck_assert_int_le(now_ms() - died, slower_ms(NOTICED_MS));
+        good(gpuipc_channel_begin(producer, writing, WAIT_MS, &second, &fault)); /* of the slot that it had in hand */
         settle(writing);
-        good(gpuipc_channel_cancel(producer, &item, &error));
-        good(gpuipc_channel_cancel(producer, &second, &error));
-        (void)gpuipc_channel_free(producer, &error);
+        good(gpuipc_channel_cancel(producer, &item, &fault));
+        good(gpuipc_channel_cancel(producer, &second, &fault));
+        (void)gpuipc_channel_free(producer, &fault);
         close_all();
 } END_TEST
 
@@ -469,7 +356,7 @@ START_TEST(one_leaves_whose_gpu_has_failed) {
         child_say(&peer.child, 'n');
         wait_for(!is_busy(reading));
         ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 1);
-        good(gpuipc_channel_release(consumer, &item, reading, &error));
+        good(gpuipc_channel_release(consumer, &item, reading, &fault));
         wait_for(ring_page_is_reaped(house.page, 0, 1));
         child_expect_exit(&peer.child, 94); /* leaving told it so */
         leave(consumer);
@@ -506,11 +393,11 @@ static void expect_calls(const struct calls *before, size_t items, const size_t 
 }
 
 static void pass_one(CUstream writing, gpuipc_channel *const *consumers, const CUstream *reading, int n) {
-        good(gpuipc_channel_begin(producer, writing, WAIT_MS, &item, &error));
-        good(gpuipc_channel_publish(producer, &item, 8, NULL, 0, writing, &error));
+        good(gpuipc_channel_begin(producer, writing, WAIT_MS, &item, &fault));
+        good(gpuipc_channel_publish(producer, &item, 8, NULL, 0, writing, &fault));
         for (int i = 0; i < n; i++) {
-                good(gpuipc_channel_take(consumers[i], reading[i], WAIT_MS, &item, &error));
-                good(gpuipc_channel_release(consumers[i], &item, reading[i], &error));
+                good(gpuipc_channel_take(consumers[i], reading[i], WAIT_MS, &item, &fault));
+                good(gpuipc_channel_release(consumers[i], &item, reading[i], &fault));
         }
 }
 
@@ -536,11 +423,11 @@ START_TEST(driver_calls_an_item) {
         for (int i = 0; i < 10; i++)
                 pass_one(writing, consumers, reading, n);
         expect_calls(&before, 10, _i ? of_broadcast : of_queue);
-        good(gpuipc_channel_get_stats(producer, &stats, &error));
+        good(gpuipc_channel_get_stats(producer, &stats, &fault));
         ck_assert_uint_eq(stats.sleeps + stats.wakes, 0);
         for (int i = 1; i < n; i++)
                 leave(consumers[i]);
-        end();
+        finish();
 } END_TEST
 
 /* A stream that comes second waits for the first and says so in one call. */
@@ -553,13 +440,13 @@ START_TEST(driver_calls_of_another_stream) {
         for (int i = 0; i < 4; i++) {
                 publish(producer, one, 1);
                 take(consumer, one, &item);
-                good(gpuipc_channel_release(consumer, &item, one, &error));
+                good(gpuipc_channel_release(consumer, &item, one, &fault));
         }
         before = calls_now();
-        good(gpuipc_channel_begin(producer, other, 0, &item, &error));
-        good(gpuipc_channel_publish(producer, &item, 8, NULL, 0, other, &error));
+        good(gpuipc_channel_begin(producer, other, 0, &item, &fault));
+        good(gpuipc_channel_publish(producer, &item, 8, NULL, 0, other, &fault));
         expect_calls(&before, 1, of_other);
-        end();
+        finish();
 } END_TEST
 
 /* ---- GPUs without the operations -------------------------------------------------------------------------- */
@@ -579,10 +466,10 @@ START_TEST(where_streams_cannot_wait_the_processor_does) {
                 ck_assert(!is_busy(writing));
                 take(consumer, reading, &item);
                 ck_assert_int_eq(((unsigned char *)item.pointer)[3], i);
-                good(gpuipc_channel_release(consumer, &item, reading, &error));
+                good(gpuipc_channel_release(consumer, &item, reading, &fault));
         }
         ck_assert_uint_eq(gpus_calls("cuStreamWriteValue64_v2", -1) + gpus_calls("cuStreamWaitValue64_v2", -1), 0);
-        end();
+        finish();
 } END_TEST
 
 /* A thread of a pool, say, that has made no context current. Where streams can wait the same is done in the channel's. */
@@ -595,11 +482,11 @@ START_TEST(a_thread_without_a_context_has_the_channels) {
         producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
         consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
         ck_assert_int_eq(DRIVER(cuCtxSetCurrent)(NULL), 0);
-        good(gpuipc_channel_begin(producer, NULL, 0, &item, &error));
-        good(gpuipc_channel_publish(producer, &item, 8, NULL, 0, NULL, &error));
+        good(gpuipc_channel_begin(producer, NULL, 0, &item, &fault));
+        good(gpuipc_channel_publish(producer, &item, 8, NULL, 0, NULL, &fault));
         take(consumer, NULL, &item);
-        good(gpuipc_channel_release(consumer, &item, NULL, &error));
-        end();
+        good(gpuipc_channel_release(consumer, &item, NULL, &fault));
+        finish();
 } END_TEST
 
 /* The producer's streams can; the consumer computes on another GPU, whose cannot. */
@@ -620,24 +507,64 @@ START_TEST(what_comes_late_is_not_lost) {
         ck_assert_int_eq(gpuipc_channel_is_synchronous(consumer), 1);
         ck_assert_int_eq(gpuipc_channel_is_peer(consumer), 1);
         stop_at(producer, writing, 0);
-        good(gpuipc_channel_begin(producer, writing, 0, &item, &error));
+        good(gpuipc_channel_begin(producer, writing, 0, &item, &fault));
         ticket = item.ticket;
-        good(gpuipc_channel_publish(producer, &item, 7, "x", 1, writing, &error));
+        good(gpuipc_channel_publish(producer, &item, 7, "x", 1, writing, &fault));
         if (_i < 2)
                 fd = gpuipc_channel_fd(consumer);
         for (int i = 0; i < 3; i++) {
-                ck_assert_int_eq(gpuipc_channel_take(consumer, reading, 30 * (i == 0), &item, &error), GPUIPC_ERROR_TIMED_OUT);
+                ck_assert_int_eq(gpuipc_channel_take(consumer, reading, 30 * (i == 0), &item, &fault), GPUIPC_ERROR_TIMED_OUT);
                 channel_feed_look_again(consumer, true); /* another thread's call, which found nothing just before it was late */
                 ck_assert(fd < 0 || wait_readable(fd, WAIT_MS));
         }
         ck_assert(wait_readable(gpuipc_channel_fd(consumer), WAIT_MS)); /* also if it is asked for when the item is there */
         open_gate(producer, 0);
-        good(gpuipc_channel_take(consumer, reading, WAIT_MS, &item, &error));
+        good(gpuipc_channel_take(consumer, reading, WAIT_MS, &item, &fault));
         ck_assert_uint_eq(item.ticket, ticket);
         ck_assert_int_eq(item.size, 7);
         ck_assert_int_eq(item.meta[0], 'x');
-        good(gpuipc_channel_release(consumer, &item, reading, &error));
-        end();
+        good(gpuipc_channel_release(consumer, &item, reading, &fault));
+        finish();
+} END_TEST
+
+static void *take_in_vain(void *data) {
+        gpuipc_item mine;
+
+        (void)data;
+        return (void *)(intptr_t)gpuipc_channel_take(consumer, NULL, slower_ms(500), &mine, NULL);
+}
+
+/* Two threads each had one, and let go of the newer one first. */
+START_TEST(what_comes_late_comes_in_order) {
+        struct house_plan plan = plan_of(RING_QUEUE, RING_BLOCK, 4);
+        gpuipc_channel_stats stats = GPUIPC_CHANNEL_STATS_INIT;
+        pthread_t thread;
+        void *r;
+
+        gpus_start("device\ndevice memops=no");
+        place(&plan, NULL);
+        use_gpu(1);
+        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+        use_gpu(0);
+        producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
+        CUstream writing = stream_new();
+        stop_at(producer, writing, 0);
+        publish(producer, writing, 1);
+        publish(producer, writing, 2);
+        ck_assert_int_eq(pthread_create(&thread, NULL, take_in_vain, NULL), 0);
+        do
+                good(gpuipc_channel_get_stats(producer, &stats, &fault));
+        while (stats.depth == 2);
+        ck_assert_int_eq(gpuipc_channel_take(consumer, NULL, 0, &item, &fault), GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_int_eq(pthread_join(thread, &r), 0);
+        ck_assert_int_eq((intptr_t)r, GPUIPC_ERROR_TIMED_OUT);
+        open_gate(producer, 0);
+        for (unsigned char i = 1; i <= 2; i++) {
+                good(gpuipc_channel_take(consumer, NULL, WAIT_MS, &item, &fault));
+                ck_assert_int_eq(item.meta[0], i);
+                good(gpuipc_channel_release(consumer, &item, NULL, &fault));
+        }
+        finish();
 } END_TEST
 
 /* Nobody has read it, nor has it been written yet: who begins in its slot has to wait for that. */
@@ -653,14 +580,14 @@ START_TEST(what_is_late_goes_with_who_leaves) {
         CUstream writing = stream_new(), other = stream_new();
         stop_at(producer, writing, 0);
         publish(producer, writing, 1);
-        ck_assert_int_eq(gpuipc_channel_take(consumer, NULL, 0, &item, &error), GPUIPC_ERROR_TIMED_OUT);
-        ck_assert_int_eq(gpuipc_channel_begin(producer, other, 0, &item, &error), GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_int_eq(gpuipc_channel_take(consumer, NULL, 0, &item, &fault), GPUIPC_ERROR_TIMED_OUT);
+        ck_assert_int_eq(gpuipc_channel_begin(producer, other, 0, &item, &fault), GPUIPC_ERROR_TIMED_OUT);
         leave(consumer);
-        good(gpuipc_channel_begin(producer, other, 0, &item, &error));
+        good(gpuipc_channel_begin(producer, other, 0, &item, &fault));
         ck_assert(is_busy(other));
         open_gate(producer, 0);
         settle(other);
-        good(gpuipc_channel_cancel(producer, &item, &error));
+        good(gpuipc_channel_cancel(producer, &item, &fault));
         leave(producer);
         close_all();
 } END_TEST
@@ -687,6 +614,7 @@ int main(void) {
         tcase_add_test(tests, where_streams_cannot_wait_the_processor_does);
         tcase_add_loop_test(tests, a_thread_without_a_context_has_the_channels, 0, 2);
         tcase_add_loop_test(tests, what_comes_late_is_not_lost, 0, 4);
+        tcase_add_test(tests, what_comes_late_comes_in_order);
         tcase_add_loop_test(tests, what_is_late_goes_with_who_leaves, 0, 2);
         suite_add_tcase(suite, tests);
         return suite_run(suite);

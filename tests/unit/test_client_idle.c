@@ -121,7 +121,7 @@ START_TEST(lost_reply_leaves_nothing) {
         check_fd_count_begin();
         struct restart_broker *broker = broker_start();
         options.socket_path = broker->fake->path;
-        options.timeout_ms = (int)(deadline_in(800) - now_ms());
+        options.timeout_ms = slower_ms(800);
         options.restart_ms = 600000; /* longer than that, on a slow machine too */
         no_error(gpuipc_connect(&options, &client, &error));
         broker->down_at_crash = true;
@@ -177,7 +177,8 @@ START_TEST(loop_in_place_of_the_thread) {
                                 wait_for(readable(client));
                                 no_error(gpuipc_client_dispatch(client, &error));
                         }
-                        ck_assert_int_ge(now_ms() - begun, 34); /* pauses between them, half of 10, 20 and 40 at least */
+                        /* Pauses between them, half of 10, 20 and 40 at least; of 20, 10 and 20 if it broke soon after it was back. */
+                        ck_assert_int_ge(now_ms() - begun, 24);
                         fake_up(broker->fake);
                 }
                 loop_until_back(client, i + 1);
@@ -207,7 +208,7 @@ START_TEST(nobody_waits_for_a_silent_daemon) {
                 no_error(gpuipc_client_dispatch(client, &error));
         wait_for(fake_count(broker->fake, ".Resume\"", NULL) == 1);
         gpuipc_client_free(client);
-        ck_assert_int_lt(now_ms() - begun, 8000);
+        ck_assert_int_lt(now_ms() - begun, 30000); /* half of what it may take */
         ck_assert_int_eq(gpuipc_release(buffer, &error), GPUIPC_ERROR_DISCONNECTED);
         broker_stop(broker);
         check_fd_count_end();
@@ -323,7 +324,7 @@ START_TEST(wait_that_was_lost_leaves_nothing) {
         broker->no_names = true;
         gpuipc_client *client = broker_connect(broker, 60000, 0, 0);
         struct opener opener = { .client = client, .owner = 5 };
-        client->timeout_ms = (int)(deadline_in(400) - now_ms());
+        client->timeout_ms = slower_ms(400);
         client->restart_ms = 600000;
         opener.wait_ms = 400;
         ck_assert_int_eq(pthread_create(&opener.thread, NULL, open_waiting, &opener), 0);

@@ -439,7 +439,7 @@ START_TEST(nvml_that_hangs_is_left_alone) {
         began = now_ms();
         backend_cuda.close(cuda_make(0, 1, "cuda-fd"));
         ck_assert_int_gt(backend_cuda.free_bytes(devices[0]), 0);
-        ck_assert_int_lt(now_ms() - began, 1000);
+        ck_assert_int_lt(now_ms() - began, slower_ms(5000));
         ck_assert_int_eq(cuda_try(0, INT64_C(5) << 30, "cuda-fd", &backing), -ENOMEM);
         ck_assert(!backend_cuda_end());
         ck_assert_int_eq(unlink(path), 0);

@@ -12,8 +12,10 @@
 #include "client/doctor/child.h"
 #include "tests/support/fds.h"
 #include "tests/support/suite.h"
+#include "tests/support/wait.h"
 
 #define LONG_MS 20000
+#define HANG_MS 1500 /* for one that says something first, which has to be started before that */
 
 struct heard {
         char lines[8][64];
@@ -63,7 +65,7 @@ END_TEST
 
 START_TEST(it_hangs) {
         struct heard heard;
-        struct child_outcome outcome = run("hang", 300, &heard);
+        struct child_outcome outcome = run("hang", slower_ms(HANG_MS), &heard);
 
         ck_assert_int_eq(outcome.end, CHILD_HUNG);
         ck_assert_str_eq(outcome.call, "cuHang()");
@@ -75,7 +77,7 @@ END_TEST
 START_TEST(it_ignores_what_can_be_ignored) {
         struct heard heard;
 
-        ck_assert_int_eq(run("stubborn", 300, &heard).end, CHILD_HUNG);
+        ck_assert_int_eq(run("stubborn", slower_ms(HANG_MS), &heard).end, CHILD_HUNG);
 }
 END_TEST
 
