@@ -9,6 +9,8 @@
 
 /* Of the descriptors allowed, so many are for other things than what lies in the store. */
 #define DESCRIPTORS_BESIDE 128
+/* The grace time rings later than that if the daemon stood still: who came meanwhile has yet to be heard. */
+#define STANDSTILL_USEC 1000000
 
 static void keeper_lower(struct limits *limits, int64_t max, const char *why) {
         if (limits->stored_descriptors <= max)
@@ -39,12 +41,18 @@ static void keeper_on_stuck(void *arg, bool stuck) {
                  stuck ? "the service manager takes no messages: new buffers and processes wait" : "the service manager answers again");
 }
 
+static int keeper_give_grace(struct keeper *keeper);
+
 static void keeper_on_grace(void *arg) {
         struct keeper *keeper = arg;
         struct registry *registry = &keeper->house->registry;
         int64_t n_leases = 0, n_sessions = 0;
         const struct client *client;
 
+        if (clock_monotonic_usec() > keeper->grace_ends_usec + STANDSTILL_USEC && keeper_give_grace(keeper) == 0) {
+                log_notice("the daemon stood still: sessions have their time to come back once more");
+                return;
+        }
         list_for_each(client, &registry->detached, by_registry) {
                 n_leases += client->n_leases;
                 n_sessions += client->n_leases > 0;
@@ -53,6 +61,13 @@ static void keeper_on_grace(void *arg) {
                 log_notice("%" PRId64 " sessions did not come back in time: their %" PRId64
                            " leases end, or drain while their processes live", n_sessions, n_leases);
         registry_end_detached(registry, clock_real_usec(), clock_monotonic_usec());
+}
+
+static int keeper_give_grace(struct keeper *keeper) {
+        int64_t ms = keeper->house->registry.limits.resume_ms;
+
+        keeper->grace_ends_usec = clock_monotonic_usec() + (uint64_t)ms * 1000;
+        return alarm_new(keeper->house->loop, (uint64_t)ms, keeper_on_grace, keeper, &keeper->grace);
 }
 
 int keeper_open(struct keeper *keeper, struct house *house, struct lane *lane) {
@@ -71,7 +86,7 @@ int keeper_open(struct keeper *keeper, struct house *house, struct lane *lane) {
         r = recovery_run(&keeper->recovery, house, lane);
         if (r < 0 || list_empty(&house->registry.detached))
                 return r;
-        return alarm_new(house->loop, (uint64_t)house->registry.limits.resume_ms, keeper_on_grace, keeper, &keeper->grace);
+        return keeper_give_grace(keeper);
 }
 
 void keeper_freeze(struct keeper *keeper) {

@@ -12,6 +12,7 @@ struct keeper {
         struct recovery recovery;
         struct store *store;  /* NULL: a restart keeps nothing */
         struct alarm *grace;  /* until detached sessions end */
+        uint64_t grace_ends_usec;
 };
 
 /* Before devices are looked for: takes what was handed over and opens the state. Lowers limits->stored_descriptors to what the manager

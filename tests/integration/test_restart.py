@@ -358,6 +358,20 @@ class Coming(RestartTest):
         self.assertEqual(self.states(), [(lease, "draining")])
         self.drop()
 
+    def test_the_daemon_stood_still(self):
+        """When the time to come back was up it could not hear who came: it gives the time once more, and ends nothing unheard."""
+        seconds = 2 * SLOWER
+        self.start(f"--resume-sec={seconds}s")
+        guest = self.guest()
+        lease = guest.allocate(name="n")["lease"]
+        self.manager.restart()
+        with self.manager.frozen():
+            time.sleep(seconds + 1.2)  # no event tells that a time has passed
+        guest.resume()
+        self.assertEqual(self.states(), [(lease, "active")])
+        self.manager.wait_log("stood still")
+        self.assert_books()
+
     def test_died_meanwhile(self):
         self.start()
         guest, actor = self.guest(), self.actor(ALICE)
