@@ -38,15 +38,16 @@ static struct {
         pthread_t thread;
 
         pthread_mutex_t lock; /* what follows */
-        pthread_cond_t added;
+        pthread_cond_t added, over;
         struct log_entry *first, **end;
         size_t n;
         uint64_t n_dropped; /* since the last entry that was taken in */
-        bool running, stopping, lost;
+        bool running, stopping, ended, lost;
 } state = {
         .level = LOG_INFO,
         .lock = PTHREAD_MUTEX_INITIALIZER,
         .added = PTHREAD_COND_INITIALIZER,
+        .over = PTHREAD_COND_INITIALIZER,
         .end = &state.first,
 };
 
@@ -182,12 +183,17 @@ static void *log_main(void *arg) {
                 _cleanup_(entry_freep) struct log_entry *entry = log_next(&n_dropped);
 
                 if (!entry && n_dropped == 0)
-                        return NULL;
+                        break;
                 if (n_dropped > 0)
                         log_emit_dropped(n_dropped);
                 if (entry)
                         log_emit(entry);
         }
+        pthread_mutex_lock(&state.lock);
+        state.ended = true;
+        pthread_cond_signal(&state.over);
+        pthread_mutex_unlock(&state.lock);
+        return NULL;
 }
 
 int log_start(enum log_target target, int level) {
@@ -204,7 +210,7 @@ int log_start(enum log_target target, int level) {
         state.journal = target == LOG_TARGET_JOURNAL ||
                         (target == LOG_TARGET_AUTO && stderr_is_journal() && access(LOG_JOURNAL_SOCKET, W_OK) == 0);
         state.deadline_usec = 0;
-        state.stopping = false;
+        state.stopping = state.ended = false;
 
         /* Signals are the loop's, and a broken pipe is none of theirs. */
         sigfillset(&all);
@@ -221,6 +227,8 @@ int log_start(enum log_target target, int level) {
 
 void log_stop(void) {
         struct timespec until;
+        bool lost;
+        int r = 0;
 
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += HANG_SEC;
@@ -233,13 +241,15 @@ void log_stop(void) {
         if (!running)
                 return;
         state.deadline_usec = clock_monotonic_usec() + STOP_USEC * 9 / 10;
-        if (pthread_clockjoin_np(state.thread, NULL, CLOCK_MONOTONIC, &until) == 0)
-                return;
-        /* It hangs in a write. It and what it holds end with the process; nothing can be logged any more. */
         pthread_mutex_lock(&state.lock);
-        state.lost = true;
+        while (!state.ended && r != ETIMEDOUT)
+                r = pthread_cond_clockwait(&state.over, &state.lock, CLOCK_MONOTONIC, &until);
+        lost = state.lost = !state.ended;
         pthread_mutex_unlock(&state.lock);
-        pthread_detach(state.thread);
+        if (lost) /* It hangs in a write. It and what it holds end with the process; nothing can be logged any more. */
+                pthread_detach(state.thread);
+        else
+                pthread_join(state.thread, NULL);
 }
 
 void log_set_level(int level) {
