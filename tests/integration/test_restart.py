@@ -122,7 +122,7 @@ class Kept(RestartTest):
             self.assertEqual(client.result()["event"]["sequence"], oldest)
 
     def test_keeps_run_on(self):
-        self.start()
+        self.start("--resume-sec=1h")  # waiting for a keep may take longer than the default, on a crowded machine
         guest = self.guest()
         short = guest.allocate(size=4096, name="short", keep_ms=3000 * SLOWER)
         long = guest.allocate(size=4096, name="long", keep_ms=3600000)
