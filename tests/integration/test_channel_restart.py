@@ -168,10 +168,12 @@ class ChannelRestart(unittest.TestCase):
         holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
         first.page.join(1)
         holder.hang_up()
-        wait_for(lambda: first.page.life(1) == LEFT, "the mark")
+        there = {0: (1, "attached"), 1: (1, "left")}
+        wait_for(lambda: self.participants(first) == there, "the news")  # told after the state has it, unlike the mark
+        self.assertEqual(first.page.life(1), LEFT)
         self.manager.restart()
         self.assertTrue(first.resume())
-        self.assertEqual(self.participants(first), {0: (1, "attached"), 1: (1, "left")})
+        self.assertEqual(self.participants(first), there)
         holder.kill()
         wait_for(lambda: first.page.life(1) == DEAD, "the mark")
 
