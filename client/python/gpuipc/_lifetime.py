@@ -243,9 +243,7 @@ class Keeper:
     def end_call(self) -> None:
         if self.pid == _process.pid:
             self.calls.pop()
-            if self.leaving:
-                with self.lock:
-                    self.end_if_left()
+            self.end_if_left()
 
     @contextlib.contextmanager
     def called(self) -> Iterator[int]:
@@ -266,10 +264,15 @@ class Keeper:
             if not busy and self._pointer is not None:
                 self.end(in_earnest=True)
 
-    def end_if_left(self) -> None:
-        """Under the lock: what leave() had to leave to whoever is the last."""
-        if self.leaving and not self.calls and not self.views:
-            self.end()
+    def end_if_left(self, wait: bool = True) -> None:
+        """What leave() had to leave to whoever is the last. Without `wait` nobody is waited for: who has the lock looks after this, or it
+        ends with the last reference."""
+        if self.leaving and self.pid == _process.pid and self.lock.acquire(blocking=wait):
+            try:
+                if not self.calls and not self.views:
+                    self.end()
+            finally:
+                self.lock.release()
 
     def not_forked(self) -> None:
         """Raises ForkedError in a forked child, for what the library is not asked for."""

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Optional
 
 from . import _copy, _cuda, _dlpack, _native, errors
-from ._lifetime import Connection, Keeper, OfThisProcess, _process
+from ._lifetime import Connection, Keeper, OfThisProcess
 from .array import Array, Memory
 from .fence import stream_handle
 from .layout import Layout, dump_meta, parse_meta
@@ -42,13 +42,7 @@ class Member(Keeper):
 
     def drop_view(self, view: object) -> None:
         super().drop_view(view)
-        # Items refer to this, too, for longer than they are of use. A finalizer may come here, so nobody is waited for: who has the lock
-        # looks after this, or this ends with the last reference.
-        if self.leaving and self.pid == _process.pid and self.lock.acquire(blocking=False):
-            try:
-                self.end_if_left()
-            finally:
-                self.lock.release()
+        self.end_if_left(wait=False)  # items refer to this, too, for longer than they are of use; and a finalizer may come here
 
 
 @functools.lru_cache(maxsize=512)
