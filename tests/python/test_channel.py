@@ -272,22 +272,12 @@ class ChannelTest(PackageTest):
         producer, consumer = self.pair(slots=1)
         producer.put(b"x")
         consumer.take(5)
-        ended = []
-
-        def wait(function):
-            try:
-                function()
-            except ValueError as error:
-                ended.append(str(error))
-
-        threads = [threading.Thread(target=wait, args=(function,)) for function in (consumer.take, producer.item, consumer.take)]
-        for thread in threads:
-            thread.start()
+        waits = [self.in_a_thread(call) for call in (consumer.take, producer.item, consumer.take)]
         producer.close()  # first, since it would get the slot that the other gives back
         consumer.close()
-        for thread in threads:
+        for thread, ended in waits:
             thread.join(WAIT_S)
-        self.assertEqual(ended, ["the channel is closed"] * 3)
+            self.assertEqual(ended, ["the channel is closed"])
 
     def left(self, producer):
         """Waits until the channel has no consumer."""
@@ -297,16 +287,8 @@ class ChannelTest(PackageTest):
         """The item's slot comes back when the thread has ended, whoever still refers to the item."""
         producer, consumer = self.pair(slots=1)
         producer.put(b"x")
-        item, ended = consumer.take(5), []
-
-        def wait():
-            try:
-                consumer.take()
-            except ValueError as error:
-                ended.append(str(error))
-
-        thread = threading.Thread(target=wait)
-        thread.start()
+        item = consumer.take(5)
+        thread, ended = self.in_a_thread(consumer.take)
         wait_for(lambda: consumer._member.calls, "the thread's call")
         consumer.close()
         thread.join(WAIT_S)
@@ -351,17 +333,8 @@ class ChannelTest(PackageTest):
         """Closing ends what waits for a slot, also if the slot comes before the waiting thread has looked again."""
         producer, consumer = self.pair(slots=1)
         producer.put(b"x")
-        taken, ended = consumer.take(5), []
-
-        def wait():
-            try:
-                ended.append(producer.item())
-            except ValueError as error:
-                ended.append(str(error))
-
-        slept = producer.stats().sleeps
-        thread = threading.Thread(target=wait)
-        thread.start()
+        taken, slept = consumer.take(5), producer.stats().sleeps
+        thread, ended = self.in_a_thread(producer.item)
         wait_for(lambda: producer.stats().sleeps > slept, "the thread sleeps")
         producer.close()
         taken.release()

@@ -144,16 +144,8 @@ class LifetimeTest(PackageTest):
     def test_a_fence_that_is_closed(self):
         """It is no view any more, whoever still refers to it, or waited for it until now."""
         buffer = self.allocate()
-        fence, ended = buffer.fence(0), []
-
-        def wait():
-            try:
-                fence.wait(1)
-            except ValueError as error:
-                ended.append(str(error))
-
-        thread = threading.Thread(target=wait)
-        thread.start()
+        fence = buffer.fence(0)
+        thread, ended = self.in_a_thread(lambda: fence.wait(1))
         wait_for(lambda: fence._handle.calls, "the thread's call")
         buffer.close()
         self.held()

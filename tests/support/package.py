@@ -11,6 +11,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import types
 import unittest
 
@@ -68,6 +69,21 @@ class PackageTest(BooksTest):
 
     def connect(self, **options):
         return self.closed_later(gpuipc.Client(self.daemon.socket, **options))
+
+    @staticmethod
+    def in_a_thread(call):
+        """(a thread that runs, a list of what its call returned or of what its ValueError said, when it has ended)."""
+        ended = []
+
+        def run():
+            try:
+                ended.append(call())
+            except ValueError as error:
+                ended.append(str(error))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread, ended
 
     def tearDown(self):
         gc.collect()

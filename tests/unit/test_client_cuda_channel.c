@@ -527,6 +527,16 @@ START_TEST(what_comes_late_is_not_lost) {
         finish();
 } END_TEST
 
+/* With the consumer on a GPU that has no memory operations: it takes what the producer's stream has come to, and nothing before. */
+static void begin_apart(const struct house_plan *plan) {
+        gpus_start("device\ndevice memops=no");
+        place(plan, NULL);
+        use_gpu(1);
+        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
+        use_gpu(0);
+        producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
+}
+
 static void *take_in_vain(void *data) {
         gpuipc_item mine;
 
@@ -541,12 +551,7 @@ START_TEST(what_comes_late_comes_in_order) {
         pthread_t thread;
         void *r;
 
-        gpus_start("device\ndevice memops=no");
-        place(&plan, NULL);
-        use_gpu(1);
-        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
-        use_gpu(0);
-        producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
+        begin_apart(&plan);
         CUstream writing = stream_new();
         stop_at(producer, writing, 0);
         publish(producer, writing, 1);
@@ -571,12 +576,7 @@ START_TEST(what_comes_late_comes_in_order) {
 START_TEST(what_is_late_goes_with_who_leaves) {
         struct house_plan plan = plan_of(_i ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 1);
 
-        gpus_start("device\ndevice memops=no");
-        place(&plan, NULL);
-        use_gpu(1);
-        consumer = house_join(&house, GPUIPC_CHANNEL_CONSUMER);
-        use_gpu(0);
-        producer = house_join(&house, GPUIPC_CHANNEL_PRODUCER);
+        begin_apart(&plan);
         CUstream writing = stream_new(), other = stream_new();
         stop_at(producer, writing, 0);
         publish(producer, writing, 1);
