@@ -43,23 +43,14 @@ class ContainerTest(DaemonTest):
         if reason:
             raise unittest.SkipTest(reason)
         cls.scratch = make_scratch("box.")
+        cls.addClassCleanup(shutil.rmtree, cls.scratch, ignore_errors=True)
         cls.sandbox = cls.make_sandbox(f"{cls.scratch}/sandbox")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.sandbox.close()
-        shutil.rmtree(cls.scratch)
+        cls.addClassCleanup(cls.sandbox.close)
 
     def setUp(self):
         self.shared = make_scratch("shared.")
-        self.boxes = []
+        self.addCleanup(shutil.rmtree, self.shared)
         super().setUp()
-
-    def tearDown(self):
-        for box in self.boxes:
-            box.remove()
-        super().tearDown()
-        shutil.rmtree(self.shared)
 
     def make_daemon(self, **more):
         return Daemon(*self.daemon_args, config=self.config, socket_path=f"{self.shared}/gpuipcd.sock", **more)
@@ -76,7 +67,7 @@ class ContainerTest(DaemonTest):
     def box(self, *argv, mounts=None, **how):
         """A container that goes on until the case ends."""
         box = self.sandbox.start(*argv, mounts=self.mounts(mounts), **how)
-        self.boxes.append(box)
+        self.things.callback(box.remove)
         return box
 
     def inside(self, *argv, mounts=None, **how):

@@ -26,12 +26,9 @@ class Gpu:
 
     def setUp(self):
         self.state = tempfile.mkdtemp(prefix="gpu.", dir=os.environ.get("TMPDIR", "/tmp"))
+        self.addCleanup(shutil.rmtree, self.state)
         os.chmod(self.state, 0o777)
         super().setUp()
-
-    def tearDown(self):
-        super().tearDown()
-        shutil.rmtree(self.state)
 
     @staticmethod
     def driver(state):

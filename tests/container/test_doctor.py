@@ -82,6 +82,7 @@ class ContainerTest(unittest.TestCase):
     def start_daemon(self):
         self.daemon = Daemon(*self.daemon_args, config=self.config, environment=self.daemon_environment,
                              socket_path=f"{self.run_directory}/gpuipcd.sock", memory="host")
+        self.addCleanup(self.daemon.kill)
 
     def stop_daemon(self):
         if self.daemon:
@@ -91,8 +92,6 @@ class ContainerTest(unittest.TestCase):
     def tearDown(self):
         result = self._outcome.result
         if any(test is self for test, _ in result.failures + result.errors):
-            if self.daemon:
-                self.daemon.kill()
             return
         self.podman.remove("-a")
         if self.daemon:

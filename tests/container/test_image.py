@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -39,18 +40,18 @@ class Image(ContainerTest):
         return sandbox
 
     def setUp(self):
-        self.shared, self.admin = make_scratch("shared."), make_scratch("admin.")
-        self.boxes = []
+        self.admin = make_scratch("admin.")
+        self.addCleanup(shutil.rmtree, self.admin)
+        super().setUp()
 
-    def tearDown(self):
-        for box in self.boxes:
-            box.remove()
+    def make_daemon(self):
+        return None
 
     def serve(self, *more, arguments=(), options=OPTIONS):
         """A container that serves."""
         box = self.sandbox.start(*arguments, image=IMAGE, mounts={self.shared: INSIDE, self.admin: "/run/gpuipcd-admin"},
                                  more=(*options, *more))
-        self.boxes.append(box)
+        self.things.callback(box.remove)
         wait_for(lambda: os.path.exists(f"{self.admin}/admin.sock") or box.process.poll() is not None, "the daemon")
         return box
 

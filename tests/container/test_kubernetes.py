@@ -72,18 +72,11 @@ class Play(unittest.TestCase):
         if reason:
             raise unittest.SkipTest(reason)
         cls.scratch = make_scratch("box.")
+        cls.addClassCleanup(shutil.rmtree, cls.scratch, ignore_errors=True)
         cls.podman = Podman(f"{cls.scratch}/sandbox")
-        try:
-            build(cls.podman, f"{cls.scratch}/sandbox")
-        except BaseException:
-            cls.tearDownClass()
-            raise
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.podman.podman("pod", "rm", "-fa", "-t", "0", check=False)
-        cls.podman.close()
-        shutil.rmtree(cls.scratch, ignore_errors=True)
+        cls.addClassCleanup(cls.podman.close)
+        cls.addClassCleanup(cls.podman.podman, "pod", "rm", "-fa", "-t", "0", check=False)
+        build(cls.podman, f"{cls.scratch}/sandbox")
 
     def play(self, text):
         path = f"{self.scratch}/play.yaml"

@@ -74,15 +74,12 @@ class Readme(unittest.TestCase):
         if reason:
             raise unittest.SkipTest(reason)
         cls.scratch = make_scratch("box.")
+        cls.addClassCleanup(shutil.rmtree, cls.scratch, ignore_errors=True)
         os.mkdir(f"{cls.scratch}/storage")
         machine.use_as_storage(f"{cls.scratch}/storage")
+        cls.addClassCleanup(machine.leave_storage)
         cls.podman = Podman(f"{cls.scratch}/sandbox", default=True)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.podman.close()
-        machine.leave_storage()
-        shutil.rmtree(cls.scratch, ignore_errors=True)
+        cls.addClassCleanup(cls.podman.close)
 
     def setUp(self):
         for directory in (machine.SOCKETS, "/run/gpuipcd-admin"):

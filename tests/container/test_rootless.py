@@ -33,17 +33,8 @@ class RootlessTest(ContainerTest):
     @classmethod
     def make_sandbox(cls, directory):
         cls.account = machine.Account(os.path.dirname(directory))
-        try:
-            return Podman(directory, cls.account)
-        except BaseException:
-            cls.account.remove()
-            raise
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.sandbox.close()
-        cls.account.remove()
-        shutil.rmtree(cls.scratch, ignore_errors=True)
+        cls.addClassCleanup(cls.account.remove)
+        return Podman(directory, cls.account)
 
 
 class Rootless(RootlessTest):

@@ -212,23 +212,19 @@ class FailureCase(unittest.TestCase):
     environment = {}
 
     def setUp(self):
-        self.fds_before = open_fds()
         self.shim = Shim()
+        self.addCleanup(self.shim.close)
+        self.fds_before = open_fds()
         # A ring of events so short that whatever happened before is forgotten after one buffer's life.
         self.daemon = Daemon("--events-max", "4", program=self.program, environment={**self.environment, **self.shim.environment()})
+        self.addCleanup(self.daemon.kill)
         self.live_before = None
 
     def tearDown(self):
-        failed = any(test is self for test, _ in self._outcome.result.failures + self._outcome.result.errors)
-        try:
-            if failed:
-                self.daemon.kill()
-            else:
-                self.daemon.stop()
-        finally:
-            self.shim.close()
-        if not failed:
-            self.assertEqual(len(self.fds_before), len(open_fds()))
+        if any(test is self for test, _ in self._outcome.result.failures + self._outcome.result.errors):
+            return
+        self.daemon.stop()
+        self.assertEqual(len(self.fds_before), len(open_fds()))
 
     def live(self):
         here, there = socket.socketpair()

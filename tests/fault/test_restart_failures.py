@@ -23,25 +23,24 @@ from test_failures import MOST, WITHOUT_SANITIZER, Shim  # noqa: E402
 @WITHOUT_SANITIZER
 class RestartFailureTest(unittest.TestCase):
     def setUp(self):
-        self.fds_before = len(open_fds())
         self.shim = Shim()
+        self.addCleanup(self.shim.close)
+        self.fds_before = len(open_fds())
+        self.begin()
+
+    def begin(self):
         self.manager = Manager(environment=self.shim.environment())
+        self.addCleanup(self.manager.kill)
         self.guest = Guest(self.manager.socket)
+        self.addCleanup(self.guest.close)
 
     def tearDown(self):
-        failed = any(test is self for test, _ in self._outcome.result.failures + self._outcome.result.errors)
-        try:
-            if failed:
-                self.guest.close()
-                self.manager.kill()
-            else:
-                self.guest.leave()
-                wait_for(lambda: len(self.manager.store.names()) == 1, "the state alone")
-                self.manager.stop()
-        finally:
-            self.shim.close()
-        if not failed:
-            self.assertEqual(len(open_fds()), self.fds_before)
+        if any(test is self for test, _ in self._outcome.result.failures + self._outcome.result.errors):
+            return
+        self.guest.leave()
+        wait_for(lambda: len(self.manager.store.names()) == 1, "the state alone")
+        self.manager.stop()
+        self.assertEqual(len(open_fds()), self.fds_before)
 
     def served(self):
         """Whether the daemon that was started serves; else it has ended, with words."""
@@ -122,8 +121,7 @@ class RestartFailureTest(unittest.TestCase):
                 for guest in filter(None, (other, self.guest)):
                     guest.close()
                 self.manager.kill()
-                self.manager = Manager(environment=self.shim.environment())
-                self.guest = Guest(self.manager.socket)
+                self.begin()
                 continue
             granted = set(other.leases) if other else set()
             self.manager.restart()

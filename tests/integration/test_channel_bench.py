@@ -9,25 +9,20 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
-from daemon import GPUIPCCTL, Daemon  # noqa: E402
+from daemon import GPUIPCCTL, Daemon, DaemonTest  # noqa: E402
 
 WAYS = [("channel", 1), ("copied", 1), ("pipe", 1), ("socket", 1), ("channel", 2), ("pipe", 2), ("socket", 2)] if backend.HOST else \
     [("channel", 1), ("pipe", 1), ("channel", 2)]
 
 
-class ChannelBench(unittest.TestCase):
+class ChannelBench(DaemonTest):
+    def make_daemon(self):
+        return Daemon(memory="host" if backend.HOST else "auto")
+
     def setUp(self):
-        self.daemon = Daemon(memory="host" if backend.HOST else "auto")
+        super().setUp()
         self.device = self.daemon.status()["devices"][0]["uuid"]
         self.assertEqual(self.device == "host", backend.HOST)
-
-    def tearDown(self):
-        result = self._outcome.result
-        if any(test is self for test, _ in result.failures + result.errors):
-            self.daemon.kill()
-            return
-        self.daemon.wait_idle()
-        self.daemon.stop()
 
     def bench(self, *arguments, status=0):
         done = subprocess.run([GPUIPCCTL, "bench", "--socket", self.daemon.socket, *arguments], stdout=subprocess.PIPE,

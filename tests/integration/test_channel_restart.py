@@ -78,21 +78,16 @@ class ChannelRestart(unittest.TestCase):
         self.fds_before = open_fds()
         self.things = []
         self.manager = Manager(memory="host" if backend.HOST else "auto")
+        self.addCleanup(self.manager.kill)
 
     def tearDown(self):
-        result = self._outcome.result
-        failed = any(test is self for test, _ in result.failures + result.errors)
         for thing in reversed(self.things):
             thing.end() if hasattr(thing, "end") else thing.close()
-        if failed:
-            self.manager.kill()
+        result = self._outcome.result
+        if any(test is self for test, _ in result.failures + result.errors):
             return
-        try:
-            wait_for(lambda: (self.books(), self.manager.store.names()[1:]) == ((0, 0, 0, 0), []),
-                     f"nothing left; now {self.books()}, {self.manager.store.names()}")
-        except BaseException:
-            self.manager.kill()
-            raise
+        wait_for(lambda: (self.books(), self.manager.store.names()[1:]) == ((0, 0, 0, 0), []),
+                 f"nothing left; now {self.books()}, {self.manager.store.names()}")
         self.manager.stop()
         self.assertEqual(len(open_fds()), len(self.fds_before))
 

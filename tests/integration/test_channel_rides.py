@@ -29,13 +29,13 @@ class ChannelRides(unittest.TestCase):
         self.fds_before = open_fds()
         self.members = []
         self.manager = Manager(memory="host" if backend.HOST else "auto")
+        self.addCleanup(self.manager.kill)
 
     def tearDown(self):
         for member in self.members:
             member.kill()
         result = self._outcome.result
         if any(test is self for test, _ in result.failures + result.errors):
-            self.manager.kill()
             return
         wait_for(lambda: (self.manager.status()["leases"], self.manager.status()["buffers"], len(self.manager.store.names())) == (0, 0, 1),
                  f"nothing left; {self.manager.status()} {self.manager.store.names()}")

@@ -88,15 +88,14 @@ class CudaTest(DaemonTest):
     params = SCRUBBED
     args = ()
 
+    def setUp(self):
+        self.machine = None
+        self.addCleanup(lambda: self.machine and self.machine.end())  # the last one, after its daemon
+        super().setUp()
+
     def make_daemon(self):
         self.machine = Machine(self.script, self.params)
         return Daemon("--backend", "auto", *self.args, environment=self.machine.environment)
-
-    def tearDown(self):
-        try:
-            super().tearDown()
-        finally:
-            self.machine.end()
 
     def device(self, uuid):
         return next(device for device in self.daemon.status()["devices"] if device["uuid"] == uuid)

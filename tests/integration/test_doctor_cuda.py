@@ -8,6 +8,7 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from books import end_process  # noqa: E402
 from daemon import GPUIPCD, Daemon, wait_for  # noqa: E402
 from doctortest import DONE, FAILED, FAKE, GPUS, FakeTest, as_root  # noqa: E402
 from rawclient import RawClient, ReplyError  # noqa: E402
@@ -280,6 +281,7 @@ class SamePidTest(FakeTest):
         daemon = subprocess.Popen(["unshare", "-pfm", "--mount-proc", "--kill-child", GPUIPCD, "--backend", "auto", "--socket", path,
                                    "--admin-socket", "", "--log-target", "stderr"], stdin=subprocess.DEVNULL,
                                   stderr=subprocess.DEVNULL, env={**os.environ, **self.environment})
+        self.addCleanup(end_process, daemon)
         daemon.socket = path
 
         def serves():
@@ -293,8 +295,7 @@ class SamePidTest(FakeTest):
         return daemon
 
     def tearDown(self):
-        self.daemon.kill()
-        self.daemon.wait()
+        """Of a daemon that is not asked to stop."""
 
     def test_same_number(self):
         box = ["unshare", "-pfm", "--mount-proc"]

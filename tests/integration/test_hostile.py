@@ -252,7 +252,6 @@ class Descriptors(ActorTest):
             try:
                 sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
             except OSError:
-                self.daemon.stop()
                 self.skipTest("this kernel has no SO_PASSRIGHTS")
         self.assertIn("descriptors-refused-by-kernel", self.daemon.status()["features"])
 
@@ -298,10 +297,8 @@ class LingeringSocket:
 class DescriptorsOnOlderKernels(ActorTest):
     """As above, with SO_PASSRIGHTS taken away."""
 
-    def setUp(self):
-        self.actors = []
-        self.fds_before = open_fds()
-        self.daemon = Daemon(program=GPUIPCD_FAULT, environment={"GPUIPC_FAULT_ABSENT": "SO_PASSRIGHTS"})
+    def make_daemon(self):
+        return Daemon(program=GPUIPCD_FAULT, environment={"GPUIPC_FAULT_ABSENT": "SO_PASSRIGHTS"})
 
     def assert_refused(self, client):
         reply = client.read()

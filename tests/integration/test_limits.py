@@ -12,7 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
-from actors import Actor, ActorTest, churn, in_child, status_as  # noqa: E402
+from actors import ActorTest, churn, in_child, status_as  # noqa: E402
 from daemon import GPUIPCD, Daemon, device_bytes, memory_of, open_fds, script, wait_for  # noqa: E402
 from rawclient import RawClient, ReplyError  # noqa: E402
 
@@ -28,16 +28,8 @@ NAMES = {"clients", "clients_per_uid", "leases_per_session", "leases_per_uid", "
 class LimitTest(ActorTest):
     """Each case starts the daemon it needs."""
 
-    def setUp(self):
-        self.actors = []
-        self.fds_before = open_fds()
-        self.daemon = None
-
-    def tearDown(self):
-        for actor in self.actors:
-            actor.kill()
-        if self.daemon:
-            super().tearDown()
+    def make_daemon(self):
+        return None
 
     def start(self, *options, shows=None, **others):
         self.daemon = Daemon(*options, **others)
@@ -566,18 +558,14 @@ class Containers(LimitTest):
     IDS = ("a1" * 32, "b2" * 32)
 
     def setUp(self):
-        super().setUp()
         self.top = f"{self.CGROUPS}/gpuipc-test-{os.getpid()}"
+        self.addCleanup(wait_for, self.remove_cgroups, "the control groups to be empty")
+        super().setUp()
         try:
             for each in self.IDS:
                 os.makedirs(f"{self.top}/{each}")
         except OSError as error:
-            self.remove_cgroups()
             self.skipTest(f"no control groups to make here: {error}")
-
-    def tearDown(self):
-        super().tearDown()
-        wait_for(self.remove_cgroups, "the control groups to be empty")
 
     def remove_cgroups(self):
         try:
@@ -593,8 +581,7 @@ class Containers(LimitTest):
             with open(f"{self.top}/{container}/cgroup.procs", "w", encoding="ascii") as file:
                 file.write(str(os.getpid()))
 
-        self.actors.append(Actor(self.daemon.socket, enter=enter, uid=uid))
-        return self.actors[-1]
+        return self.actor(uid, enter=enter)
 
     def pair(self, isolation):
         self.daemon = Daemon(f"--isolation={isolation}")

@@ -11,7 +11,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from actors import SLOWER, Actor  # noqa: E402
+from actors import SLOWER  # noqa: E402
 from daemon import GPUIPCD_FAULT, Daemon, open_fds, wait_for  # noqa: E402
 from guest import Guest  # noqa: E402
 from manager import Manager  # noqa: E402
@@ -419,10 +419,7 @@ class Coming(RestartTest):
                 os._exit(0)
             libc.prctl(1, signal.SIGKILL)  # dies with its parent
 
-        actor = Actor(self.manager.socket, ALICE, enter=enter)
-        self.actors.append(actor)
-        actor.client()
-        return actor
+        return self.actor(ALICE, enter=enter)
 
     def test_kicked_while_detached(self):
         self.start()

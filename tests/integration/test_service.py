@@ -31,16 +31,8 @@ STATUS = b'{"method":"io.gpuipc.Broker.GetStatus"}'
 class ServiceTest(ActorTest):
     """Each case starts and ends the daemon it needs."""
 
-    def setUp(self):
-        self.actors = []
-        self.fds_before = open_fds()
-        self.daemon = None
-
-    def tearDown(self):
-        for actor in self.actors:
-            actor.kill()
-        if self.daemon:
-            super().tearDown()
+    def make_daemon(self):
+        return None
 
     def start(self, *options, **others):
         self.daemon = Daemon(*options, **others)
@@ -512,8 +504,7 @@ class Handed(ServiceTest):
 
     def actor_at(self, path):
         from actors import Actor
-        self.actors.append(Actor(path, ALICE))
-        return self.actors[-1]
+        return self.owned(Actor(path, ALICE))
 
     def test_by_name(self):
         with self.handed("shared:admin") as (_, shared, admin):

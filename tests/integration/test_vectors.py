@@ -72,6 +72,7 @@ class Vectors(unittest.TestCase):
     def setUpClass(cls):
         cls.fds_before = open_fds()
         cls.daemon = Daemon(memory="host" if backend.HOST else "auto")
+        cls.addClassCleanup(cls.daemon.kill)
 
     @classmethod
     def tearDownClass(cls):

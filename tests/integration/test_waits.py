@@ -11,7 +11,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
 from actors import SLOWER, ActorTest, Load, Timing, churn, context_kept  # noqa: E402
-from daemon import Daemon, memory_of, open_fds, wait_for  # noqa: E402
+from daemon import Daemon, memory_of, wait_for  # noqa: E402
 from rawclient import RawClient, ReplyError  # noqa: E402
 
 PAGE, MIB = backend.PAGE, backend.MIB
@@ -24,10 +24,8 @@ class WaitTest(ActorTest):
     def options(self):
         return ()
 
-    def setUp(self):
-        self.actors = []
-        self.fds_before = open_fds()
-        self.daemon = Daemon(*self.options())
+    def make_daemon(self):
+        return Daemon(*self.options())
 
     def people(self, *uids):
         people = [self.actor(uid) for uid in uids]
@@ -460,10 +458,7 @@ class Flood(ActorTest):
 class Charges(ActorTest):
     """Whose quota a buffer counts against, when its owner leaves and a consumer stays."""
 
-    def setUp(self):
-        self.actors = []
-        self.fds_before = open_fds()
-        self.daemon = Daemon(f"--bytes-per-user={8 * MIB}")
+    daemon_args = (f"--bytes-per-user={8 * MIB}",)
 
     def buffer(self):
         with self.client(admin=True) as admin:

@@ -3,8 +3,10 @@
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
@@ -36,10 +38,7 @@ class PlainTest(DaemonTest):
         super().setUp()
         self.library = Library(PLAIN)
         self.ours = self.library.connect(self.daemon.socket)
-
-    def tearDown(self):
-        self.ours.free()
-        super().tearDown()
+        self.things.callback(self.ours.free)
 
     def refused(self, act, *arguments):
         """It is said to be the build that lacks CUDA, and what was wanted of it."""
@@ -129,8 +128,13 @@ class HostTest(PlainTest):
 class MemoryOfAGpuTest(PlainTest):
     """The daemon is one with CUDA; who opens its memory has a library without."""
 
+    def setUp(self):
+        self.scratch = tempfile.mkdtemp(prefix="gpu.", dir=os.environ.get("TMPDIR", "/tmp"))
+        self.addCleanup(shutil.rmtree, self.scratch)
+        super().setUp()
+
     def make_daemon(self):
-        with open(f"{os.environ.get('TMPDIR', '/tmp')}/params", "w", encoding="ascii") as file:
+        with open(f"{self.scratch}/params", "w", encoding="ascii") as file:
             file.write('RegistryDwords: ""\n')
         environment = {"LD_LIBRARY_PATH": FAKE, "GPUIPC_FAKE_CUDA": f"state {file.name}.state; devices 1", "GPUIPC_NVIDIA_PARAMS": file.name}
         return Daemon("--backend", "auto", environment=environment)

@@ -26,12 +26,16 @@ class DriverTest(PackageTest):
         self.driver.cuLaunchHostFunc.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         self.assertEqual(self.driver.cuInit(0), 0)
         self.retained = []
+        self.addCleanup(self.leave_contexts)
         self.make_current(0)
 
-    def tearDown(self):
+    def leave_contexts(self):
         self.assertEqual(self.driver.cuCtxSetCurrent(None), 0)
-        for ordinal in self.retained:
-            self.assertEqual(self.driver.cuDevicePrimaryCtxRelease_v2(ordinal), 0)
+        while self.retained:
+            self.assertEqual(self.driver.cuDevicePrimaryCtxRelease_v2(self.retained.pop()), 0)
+
+    def tearDown(self):
+        self.leave_contexts()
         super().tearDown()
 
     def make_current(self, ordinal):

@@ -66,6 +66,7 @@ class ArrayTest(TorchTest):
         kind = "cuda" if CUDA else "host"
         self.where = next(device.uuid for device in self.client.status().devices if device.kind == kind)
         self.buffer = self.client.allocate(4 * N, device=self.where)
+        self.addCleanup(self.buffer.close)
         self.buffer.write(floats(0))
         settle()
 
@@ -204,7 +205,9 @@ class ItemTest(ArrayTest):
     def setUp(self):
         super().setUp()
         self.producer = self.client.channel_create("items", slot_bytes=4 * N, slots=1, device=self.where)
+        self.addCleanup(self.producer.close)
         self.consumer = self.client.channel_attach("items")
+        self.addCleanup(self.consumer.close)
 
     def tearDown(self):
         gc.collect()

@@ -287,19 +287,9 @@ class ActorTest(DaemonTest):
 
     CALLS = 200
 
-    def setUp(self):
-        self.actors = []
-        super().setUp()
-
-    def tearDown(self):
-        for actor in self.actors:
-            actor.kill()
-        super().tearDown()
-
     def actor(self, uid=None, admin=False, **options):
         path = self.daemon.admin_socket if admin else self.daemon.socket
-        self.actors.append(Actor(path, uid, **options))
-        return self.actors[-1]
+        return self.owned(Actor(path, uid, **options))
 
     def device(self):
         """The one that buffers are made on."""

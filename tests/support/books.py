@@ -5,7 +5,6 @@ import collections
 import os
 import select
 import socket
-import types
 
 import backend
 from daemon import GPUIPCD_FAULT, Daemon, DaemonTest, driver_fds, open_fds, wait_for
@@ -68,30 +67,16 @@ def end_process(process):
 
 
 class HoldersTest(DaemonTest):
-    """Things that are ended with the test, and processes that hold leases."""
+    """A case with other processes, that hold leases."""
 
     @classmethod
     def setUpClass(cls):
         cls.zygote = Zygote()
         cls.addClassCleanup(cls.zygote.close)
 
-    def setUp(self):
-        self.things = []
-        super().setUp()
-
-    def tearDown(self):
-        for thing in reversed(self.things):
-            thing.end() if hasattr(thing, "end") else thing.close()
-        super().tearDown()
-
-    def owned(self, thing):
-        """Ended or closed with the test."""
-        self.things.append(thing)
-        return thing
-
     def owned_process(self, process):
         """Killed with the test unless it has ended, and reaped."""
-        self.owned(types.SimpleNamespace(end=lambda: end_process(process)))
+        self.things.callback(end_process, process)
         return process
 
     def holder(self, **options):

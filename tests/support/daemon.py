@@ -76,16 +76,17 @@ class Daemon:
         self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notify.bind(f"{self.directory}/n")
         os.chmod(f"{self.directory}/n", 0o666)
+        self.process, self.pidfd = None, -1
+        self.idle_fds = self.own_sockets = None
         command = [program or GPUIPCD, "--config", f"{self.directory}/conf", "--backend", memory, "--log-target", "stderr",
                    "--socket", self.socket, "--admin-socket", self.admin_socket if admin else "", *args]
-        with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds,
-                env={**os.environ, "NOTIFY_SOCKET": f"{self.directory}/n", **(environment or {})})
-        self.pid = self.process.pid
-        self.pidfd = os.pidfd_open(self.pid)
-        self.idle_fds = self.own_sockets = None
         try:
+            with open(self.log_path, "ab") as log:
+                self.process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds,
+                    env={**os.environ, "NOTIFY_SOCKET": f"{self.directory}/n", **(environment or {})})
+            self.pid = self.process.pid
+            self.pidfd = os.pidfd_open(self.pid)
             if wait:
                 self.wait_notified("READY=1")
                 self.own_sockets = self.sockets()
@@ -199,7 +200,9 @@ class Daemon:
                  f"{self.idle_fds} descriptors; now {open_fds(self.pid)}")
 
     def forget(self):
-        os.close(self.pidfd)
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
         self.notify.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -232,9 +235,11 @@ class Daemon:
         return status, log
 
     def kill(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        """Nothing is left of it. One that has ended, whichever way, is let be."""
+        if self.process:
+            if self.process.poll() is None:
+                self.process.kill()
+            self.process.wait()
         self.forget()
 
 
@@ -271,29 +276,41 @@ def memory_of(size):
 
 
 class DaemonTest(unittest.TestCase):
-    """Each case gets a daemon of its own; afterwards it must be idle, healthy, and this process no fuller."""
+    """Each case gets a daemon of its own; afterwards it must be idle, healthy, and this process no fuller. Where setUp() raises there is
+    no tearDown(): what setUp() starts is ended by a cleanup, or is owned()."""
 
     daemon_args = ()
 
     def make_daemon(self):
+        """None: the case makes the one it needs by itself."""
         return Daemon(*self.daemon_args)
 
     def setUp(self):
         self.fds_before = open_fds()
+        self.things, self.daemon = contextlib.ExitStack(), None
+        self.addCleanup(self.end_all)
         self.daemon = self.make_daemon()
 
+    def end_all(self):
+        """What tearDown() did not come to."""
+        try:
+            self.things.close()
+        finally:
+            if self.daemon:
+                self.daemon.kill()
+
+    def owned(self, thing):
+        """Ended or closed with the test, before the daemon must be idle; the last one first."""
+        self.things.callback(thing.end if hasattr(thing, "end") else thing.close)
+        return thing
+
     def tearDown(self):
+        self.things.close()
         # A case that already failed shows its own fault, not what follows from it.
         result = self._outcome.result
-        failed = any(test is self for test, _ in result.failures + result.errors)
-        if failed:
-            self.daemon.kill()
+        if not self.daemon or any(test is self for test, _ in result.failures + result.errors):
             return
-        try:
-            self.daemon.wait_idle()
-        except BaseException:
-            self.daemon.kill()
-            raise
+        self.daemon.wait_idle()
         self.daemon.stop()
         # The daemon may know that a connection has ended before the thread that ends it has closed the rest.
         after = []

@@ -126,6 +126,8 @@ class Store:
             self.held = []
 
     def close(self):
+        if self.ended:
+            return
         self.ended = True
         self.poke()
         self.thread.join()

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import threading
-import types
 import unittest
 
 import backend
@@ -64,7 +63,7 @@ class PackageTest(BooksTest):
 
     def closed_later(self, thing):
         """Closed with the test: a channel's end() is another thing."""
-        self.owned(types.SimpleNamespace(close=thing.close))
+        self.things.callback(thing.close)
         return thing
 
     def connect(self, **options):

@@ -12,51 +12,43 @@ from rawclient import ReplyError
 
 
 class RestartTest(unittest.TestCase):
-    """Each case starts the manager it needs; afterwards nothing is left in daemon, store and this process."""
+    """Each case starts the manager it needs; afterwards nothing is left in daemon, store and this process. What is started is ended by a
+    cleanup where tearDown() does not come to it."""
 
     def setUp(self):
         self.fds_before = open_fds()
         self.manager, self.guests, self.actors = None, [], []
         # An aborted daemon leaves no core behind.
-        self.core = resource.getrlimit(resource.RLIMIT_CORE)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, self.core[1]))
+        core = resource.getrlimit(resource.RLIMIT_CORE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_CORE, core)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, core[1]))
 
     def tearDown(self):
-        resource.setrlimit(resource.RLIMIT_CORE, self.core)
-        result = self._outcome.result
-        failed = any(test is self for test, _ in result.failures + result.errors)
         for actor in self.actors:
             actor.kill()
+        result = self._outcome.result
+        if not self.manager or any(test is self for test, _ in result.failures + result.errors):
+            return
         for guest in self.guests:
-            if failed or not self.manager:
-                guest.close()
-        if not self.manager:
-            return
-        try:
-            if not failed:
-                for guest in self.guests:
-                    guest.leave()
-                self.assert_empty()
-        except BaseException:
-            self.manager.kill()
-            raise
-        if failed:
-            self.manager.kill()
-            return
+            guest.leave()
+        self.assert_empty()
         self.manager.stop()
         after = open_fds()
         self.assertEqual(len(self.fds_before), len(after), f"descriptors before {self.fds_before}, after {after}")
 
     def start(self, *options, **others):
         self.manager = Manager(*options, **others)
+        self.addCleanup(self.manager.kill)
         return self.manager
 
     def guest(self, seed=1, admin=False):
         self.guests.append(Guest(self.manager.admin_socket if admin else self.manager.socket, seed))
+        self.addCleanup(self.guests[-1].close)
         return self.guests[-1]
 
     def actor(self, uid=None, **options):
         self.actors.append(Actor(self.manager.socket, uid, **options))
+        self.addCleanup(self.actors[-1].kill)
         self.actors[-1].client()
         return self.actors[-1]
 

@@ -34,24 +34,27 @@ class _Scene:
         import gpuipc.torch  # noqa: F401
 
         self.daemon = Daemon(memory="auto" if CUDA else "host")
+        unittest.addModuleCleanup(self.daemon.kill)
         os.environ["GPUIPC_SOCKET"] = self.daemon.socket
         self.zygote = Zygote(self.daemon.socket, DEVICE)
+        unittest.addModuleCleanup(self.zygote.close)
         self.client = gpuipc.Client(self.daemon.socket)
-
-    def close(self):
-        self.zygote.close()
-        self.client.close()
-        self.daemon.kill()
+        unittest.addModuleCleanup(self.client.close)
 
 
 _scene = None
 
 
+def _forget():
+    global _scene
+    _scene = None
+
+
 def scene():
     global _scene
     if _scene is None:
+        unittest.addModuleCleanup(_forget)
         _scene = _Scene()
-        unittest.addModuleCleanup(_scene.close)
     return _scene
 
 
