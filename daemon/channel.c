@@ -72,7 +72,8 @@ void member_leave(struct member *member) {
                 return;
         }
         if (member->phase == MEMBER_ATTACHED && member->channel->page)
-                ring_page_mark_left(member->channel->page, member->number, member->generation);
+                (holder && holder->ending ? ring_page_mark_ending : ring_page_mark_left)(member->channel->page, member->number,
+                                                                                         member->generation);
         member->phase = MEMBER_LEFT;
         if (holder && (holder->pidfd < 0 || !member->channel->page))
                 member_let_go(member);
@@ -170,7 +171,7 @@ void channel_restore_page(struct channel *channel, struct ring_page *page) {
                 if (life == RING_VACANT || life == RING_REAPED)
                         member->phase = MEMBER_VACANT;
                 else
-                        member->phase = life == RING_ALIVE || life == RING_LEFT ? MEMBER_LEFT : MEMBER_DEAD;
+                        member->phase = ring_has_process(life) ? MEMBER_LEFT : MEMBER_DEAD;
         }
 }
 

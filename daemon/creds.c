@@ -3,6 +3,7 @@
 #include "creds.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -22,6 +23,7 @@
 #endif
 
 #define CONTAINER_ID_DIGITS 64
+#define THREADS_MAX 64 /* looked at: of those that have ended, few are left */
 #define PIDFS_MAGIC 0x50494446
 #define IDENTITY_OF_PID (UINT64_C(1) << 62)
 
@@ -123,6 +125,40 @@ static ssize_t creds_read_file(pid_t pid, const char *file, char *ret, size_t n)
         if (got >= 0)
                 ret[got] = '\0';
         return got;
+}
+
+static void creds_close_directory(DIR **directory) {
+        if (*directory)
+                (void)closedir(*directory);
+}
+
+/* Who exits gives up the address space first, and cannot run without it; "0 0 …" is what statm says then. Each thread does so for itself:
+ * the first of them may be gone long before the others, and is while this looks. */
+static bool creds_threads_are_over(pid_t pid) {
+        _cleanup_(creds_close_directory) DIR *threads = NULL;
+        char path[64], sizes[128];
+        struct dirent *entry;
+        unsigned n = 0, n_seen = 0;
+
+        snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+        threads = opendir(path);
+        while (threads && (entry = readdir(threads))) {
+                if (entry->d_name[0] == '.')
+                        continue;
+                if (++n_seen > THREADS_MAX)
+                        return false;
+                snprintf(path, sizeof(path), "task/%.16s/statm", entry->d_name);
+                if (creds_read_file(pid, path, sizes, sizeof(sizes)) < 2)
+                        continue;
+                if (strncmp(sizes, "0 ", 2) != 0)
+                        return false;
+                n++;
+        }
+        return n > 0;
+}
+
+bool creds_is_ending(pid_t pid, int pidfd) {
+        return pid > 0 && pidfd >= 0 && creds_threads_are_over(pid) && !creds_exited(pidfd);
 }
 
 struct rcstr *creds_command(pid_t pid) {

@@ -110,8 +110,8 @@ void ring_page_admit(struct ring_page *page, unsigned member, uint32_t generatio
 static void set_life(struct ring_page *page, unsigned member, uint32_t generation, enum ring_life until, enum ring_life life) {
         struct ring_member *place = &page->members[member % RING_MEMBERS];
 
-        /* Twice is enough: a life goes from alive to left to dead and each step is taken once. */
-        for (int i = 0; i < 3; i++) {
+        /* Enough: a life goes from alive to left to ending to dead, and each step is taken once. */
+        for (int i = 0; i < 4; i++) {
                 uint64_t word = ring_load(&place->word);
                 enum ring_life now = ring_member_life(word);
                 if (ring_member_generation(word) != generation || now == RING_VACANT || now >= until)
@@ -136,10 +136,18 @@ static bool has_joined(struct ring_page *page, unsigned member) {
 }
 
 /* Whoever joins says so, then looks whether it was declared left; so either this sees it, or it stops. */
-void ring_page_mark_left(struct ring_page *page, unsigned member, uint32_t generation) {
-        mark(page, member, generation, RING_LEFT);
+static void mark_gone(struct ring_page *page, unsigned member, uint32_t generation, enum ring_life life) {
+        mark(page, member, generation, life);
         if (!has_joined(page, member))
                 ring_page_give_back(page, member, generation);
+}
+
+void ring_page_mark_left(struct ring_page *page, unsigned member, uint32_t generation) {
+        mark_gone(page, member, generation, RING_LEFT);
+}
+
+void ring_page_mark_ending(struct ring_page *page, unsigned member, uint32_t generation) {
+        mark_gone(page, member, generation, RING_ENDING);
 }
 
 void ring_page_mark_dead(struct ring_page *page, unsigned member, uint32_t generation) {
