@@ -33,9 +33,9 @@ int creds_open_pid(pid_t pid);
 /* Whether the process behind a pidfd has exited. False without a pidfd. */
 bool creds_exited(int pidfd);
 
-/* Whether the process of that pid, which the pidfd names, runs no more but has not exited: what it had open is being closed, which a driver
- * can take its time for. False where that cannot be told. */
-bool creds_is_ending(pid_t pid, int pidfd);
+/* Whether the process behind a pidfd runs no more but has not exited: what it had open is being closed, which a driver can take its time
+ * for. False where that cannot be told. */
+bool creds_is_ending(int pidfd);
 
 /* Whether two pidfds name one process, as far as the kernel tells them apart. */
 bool creds_same_process(int a, int b);

@@ -54,7 +54,7 @@ void senders_leave(struct senders *senders) {
                 if (process->pidfd < 0)
                         holder->exited = true;
                 else if (!list_empty(&holder->members))
-                        holder->ending = creds_is_ending(holder->pid, process->pidfd);
+                        holder->ending = creds_is_ending(process->pidfd);
         }
 }
 
