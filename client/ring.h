@@ -86,8 +86,9 @@ int ring_take(struct ring *ring, int64_t deadline, struct ring_item *ret_item);
 
 int ring_release(struct ring *ring, const struct ring_item *item, uint64_t consumed);
 
-/* Whether a taken item's producer died, or was ending, before its fence reached the item's value. What is asked when the consumer's stream
- * is past its wait is final: a fence is completed only after this answer is in the page. */
+/* Whether a taken item's producer died, or was ending, before its fence reached the item's value. False is right when the consumer's stream
+ * is past its wait: a fence is completed only after this answer is in the page. Of one that is ending it can yet become true, of an item
+ * that its GPU writes after all. */
 bool ring_is_broken(struct ring *ring, const struct ring_item *item);
 
 /* ---- either ----------------------------------------------------------------------------------------------- */

@@ -136,24 +136,25 @@ static bool has_joined(struct ring_page *page, unsigned member) {
 }
 
 /* Whoever joins says so, then looks whether it was declared left; so either this sees it, or it stops. */
-static void mark_gone(struct ring_page *page, unsigned member, uint32_t generation, enum ring_life life) {
-        mark(page, member, generation, life);
+void ring_page_mark_left(struct ring_page *page, unsigned member, uint32_t generation) {
+        mark(page, member, generation, RING_LEFT);
         if (!has_joined(page, member))
                 ring_page_give_back(page, member, generation);
 }
 
-void ring_page_mark_left(struct ring_page *page, unsigned member, uint32_t generation) {
-        mark_gone(page, member, generation, RING_LEFT);
+/* Who runs no more will not join. Nobody begins to help one that is given back, who would be at it when the number is another's. */
+static void mark_over(struct ring_page *page, unsigned member, uint32_t generation, enum ring_life life) {
+        if (!has_joined(page, member))
+                ring_page_give_back(page, member, generation);
+        mark(page, member, generation, life);
 }
 
 void ring_page_mark_ending(struct ring_page *page, unsigned member, uint32_t generation) {
-        mark_gone(page, member, generation, RING_ENDING);
+        mark_over(page, member, generation, RING_ENDING);
 }
 
 void ring_page_mark_dead(struct ring_page *page, unsigned member, uint32_t generation) {
-        if (!has_joined(page, member))
-                ring_page_give_back(page, member, generation);
-        mark(page, member, generation, RING_DEAD);
+        mark_over(page, member, generation, RING_DEAD);
 }
 
 bool ring_page_is_reaped(struct ring_page *page, unsigned member, uint32_t generation) {
