@@ -72,8 +72,8 @@ static int reap_slot(struct ring *ring, uint32_t index, unsigned member, uint64_
         return ring_is_corrupt(ring);
 }
 
-/* Registers as one who says something of the member, `since` when it may: how far its fence has come, since it is ending; that it is reaped,
- * since it is dead. False: there is nothing more to do for it, or it is too early. */
+/* Registers as one who says something of the member, `since` when it may: how far its fence has come, since it is ending; that it is
+ * reaped, since it is dead. False: there is nothing more to do for it, or it is too early. */
 static bool begin_helping(struct ring *ring, struct ring_member *place, uint32_t generation, enum ring_life since, int *ret_verdict) {
         uint64_t mine = UINT64_C(1) << ring->me, word;
         enum ring_life life;

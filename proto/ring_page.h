@@ -182,8 +182,8 @@ void ring_page_give_back(struct ring_page *page, unsigned member, uint32_t gener
  * number is free. */
 void ring_page_mark_left(struct ring_page *page, unsigned member, uint32_t generation);
 
-/* The same of one whose process runs no more, but has not ended: its GPU may yet be at work. What it has in hand stays as it is; how far its
- * fence has come may be said, and what it has published beyond that is broken. */
+/* The same of one whose process runs no more, but has not ended: its GPU may yet be at work. What it has in hand stays as it is; how far
+ * its fence has come may be said, and what it has published beyond that is broken. */
 void ring_page_mark_ending(struct ring_page *page, unsigned member, uint32_t generation);
 
 /* The member's process is no more (its pidfd fired). Whoever waits wakes and may finish what it left; the number of one who had not come
