@@ -162,7 +162,7 @@ static gpuipc_channel *channel_alloc(gpuipc_buffer *buffer_take, const struct ch
         channel->role = parts->role;
         channel->me = parts->number;
         channel->generation = parts->generation;
-        channel->watch.stop_fd = -1;
+        channel->watch.wake_fd = -1;
         (void)pthread_mutex_init(&channel->lock, NULL);
         channel_feed_init(&channel->feed);
         return channel;

@@ -40,7 +40,8 @@ static inline void channel_parts_freep(struct channel_parts **parts) {
 struct channel_watch {
         bool started;
         pthread_t thread;
-        int stop_fd;
+        int wake_fd;                     /* an eventfd: the thread looks at once */
+        atomic_bool stop;
         struct peer peers[RING_MEMBERS]; /* the thread's own, as is all below */
         struct conn *conn;               /* ChannelParticipants is asked over it; NULL: it is not */
         bool unknown;                    /* there are members without a pidfd */
@@ -124,8 +125,11 @@ int channel_watch_start(gpuipc_channel *channel, const struct peer peers[RING_ME
 /* Also of one that was not started. The ring was stopped, or this is a forked child. */
 void channel_watch_stop(gpuipc_channel *channel);
 
-/* Members dead by the page or by their pidfd are seen to, without waiting for anything but the GPU. */
+/* Members dead or ending by the page, or dead by their pidfd, are seen to, without waiting for anything but the GPU. */
 void channel_watch_look(gpuipc_channel *channel);
+
+/* The watcher is to look now. Of a channel whose watcher was started. */
+void channel_watch_wake(gpuipc_channel *channel);
 
 void channel_feed_init(struct channel_feed *feed);
 /* The ring was stopped, or this is a forked child. */

@@ -76,7 +76,7 @@ int gpuipc_channel_check(gpuipc_channel *channel, gpuipc_error *ret_error) {
 /* ---- figures ---------------------------------------------------------------------------------------------- */
 
 static bool is_member(const struct ring_member_stats *member) {
-        return member->life == RING_ALIVE || member->life == RING_LEFT || member->life == RING_DEAD || member->life == RING_REAPING;
+        return member->life > RING_VACANT && member->life < RING_REAPED;
 }
 
 static void stats_fill(const struct ring_stats *from, gpuipc_channel_stats *to) {

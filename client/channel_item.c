@@ -264,7 +264,11 @@ int gpuipc_channel_release(gpuipc_channel *channel, const gpuipc_item *item, voi
 int gpuipc_item_is_broken(gpuipc_channel *channel, const gpuipc_item *item) {
         struct ring_item own;
 
-        if (check_item(channel, item, ITEM_TAKEN, NULL) != GPUIPC_OK)
+        if (check_item(channel, item, ITEM_TAKEN, NULL) != GPUIPC_OK || item->broken)
                 return 1;
-        return item->broken || (item->own[OWN_STATE] == ITEM_TAKEN && ring_is_broken(channel->ring, item_read(channel, item, &own)));
+        if (ring_is_broken(channel->ring, item_read(channel, item, &own)))
+                return 1;
+        if (ring_is_undecided(channel->ring, own.producer, own.generation))
+                channel_watch_wake(channel); /* it will be by the next time */
+        return 0;
 }

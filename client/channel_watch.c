@@ -24,6 +24,15 @@
 
 /* ---- the dead --------------------------------------------------------------------------------------------- */
 
+/* What one that is ending has published and not yet done is broken, though its fence may not be completed before it has ended. */
+static void decide(gpuipc_channel *channel, unsigned member, uint32_t generation) {
+        gpuipc_fence *fence = channel->fences[member];
+        uint64_t reached;
+
+        if (fence && ring_is_undecided(channel->ring, member, generation) && gpuipc_fence_query(fence, &reached, NULL) == GPUIPC_OK)
+                (void)ring_decide(channel->ring, member, generation, reached);
+}
+
 /* Completes what a dead member left, and its fence above all that anybody's stream can wait for. */
 static void bury(gpuipc_channel *channel, unsigned member, uint32_t generation) {
         gpuipc_fence *fence = channel->fences[member];
@@ -55,11 +64,13 @@ void channel_watch_look(gpuipc_channel *channel) {
 
                 if (i == channel->me)
                         continue;
+                if (life == RING_ENDING)
+                        decide(channel, i, generation);
                 if (life == RING_DEAD || life == RING_REAPING)
                         bury(channel, i, generation);
-                if ((life != RING_ALIVE && life != RING_LEFT) || peer->generation != generation)
+                if (!ring_has_process(life) || peer->generation != generation)
                         fd_closep(&peer->pidfd);
-                if ((life == RING_ALIVE || life == RING_LEFT) && peer->pidfd < 0)
+                if (ring_has_process(life) && peer->pidfd < 0)
                         watch->unknown = true;
         }
 }
@@ -104,7 +115,7 @@ static void hear(gpuipc_channel *channel) {
 /* ---- the thread ------------------------------------------------------------------------------------------- */
 
 struct polled {
-        struct pollfd fds[RING_MEMBERS + 2]; /* the end, the daemon, then members */
+        struct pollfd fds[RING_MEMBERS + 2]; /* others of this process, the daemon, then members */
         unsigned members[RING_MEMBERS];
         size_t n;
 };
@@ -112,7 +123,7 @@ struct polled {
 static void prepare(gpuipc_channel *channel, struct polled *polled) {
         struct channel_watch *watch = &channel->watch;
 
-        polled->fds[0] = (struct pollfd){ .fd = watch->stop_fd, .events = POLLIN };
+        polled->fds[0] = (struct pollfd){ .fd = watch->wake_fd, .events = POLLIN };
         polled->fds[1] = (struct pollfd){ .fd = watch->conn ? watch->conn->wire.fd : -1, .events = POLLIN };
         polled->n = 0;
         for (unsigned i = 0; i < RING_MEMBERS; i++) {
@@ -127,6 +138,7 @@ static void *watch_run(void *data) {
         gpuipc_channel *channel = data;
         struct channel_watch *watch = &channel->watch;
         struct polled polled;
+        uint64_t woken;
 
         for (;;) {
                 channel_watch_look(channel);
@@ -140,6 +152,8 @@ static void *watch_run(void *data) {
                 if (poll(polled.fds, polled.n + 2, TICK_MS) < 0 && errno != EINTR)
                         (void)poll(NULL, 0, TICK_MS);
                 if (polled.fds[0].revents)
+                        (void)!read(watch->wake_fd, &woken, sizeof(woken));
+                if (atomic_load(&watch->stop))
                         return NULL;
                 for (size_t i = 0; i < polled.n; i++) {
                         struct peer *peer = &watch->peers[polled.members[i]];
@@ -162,8 +176,8 @@ int channel_watch_start(gpuipc_channel *channel, const struct peer peers[RING_ME
         for (int i = 0; i < RING_MEMBERS; i++)
                 watch->peers[i].pidfd = -1;
         watch->pause_usec = PAUSE_MS * 1000;
-        watch->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (watch->stop_fd < 0)
+        watch->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (watch->wake_fd < 0)
                 return error_set(ret_error, GPUIPC_ERROR_NO_MEMORY, errno, NULL, "The channel's watcher cannot be made: %s.",
                                  strerrordesc_np(errno));
         for (int i = 0; i < RING_MEMBERS; i++)
@@ -183,17 +197,23 @@ int channel_watch_start(gpuipc_channel *channel, const struct peer peers[RING_ME
         return GPUIPC_OK;
 }
 
-void channel_watch_stop(gpuipc_channel *channel) {
-        struct channel_watch *watch = &channel->watch;
+void channel_watch_wake(gpuipc_channel *channel) {
         uint64_t one = 1;
 
+        (void)!write(channel->watch.wake_fd, &one, sizeof(one));
+}
+
+void channel_watch_stop(gpuipc_channel *channel) {
+        struct channel_watch *watch = &channel->watch;
+
         if (watch->started && process_is(channel->mark)) {
-                (void)!write(watch->stop_fd, &one, sizeof(one));
+                atomic_store(&watch->stop, true);
+                channel_watch_wake(channel);
                 (void)pthread_join(watch->thread, NULL);
         }
         for (int i = 0; watch->started && i < RING_MEMBERS; i++)
                 fd_closep(&watch->peers[i].pidfd);
         watch->started = false;
         conn_free(take_ptr(watch->conn));
-        fd_closep(&watch->stop_fd);
+        fd_closep(&watch->wake_fd);
 }

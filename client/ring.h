@@ -86,8 +86,9 @@ int ring_take(struct ring *ring, int64_t deadline, struct ring_item *ret_item);
 
 int ring_release(struct ring *ring, const struct ring_item *item, uint64_t consumed);
 
-/* Whether a taken item's producer died before its fence reached the item's value. To be asked when the consumer's stream
- * is past its wait: a fence is completed only after this answer is in the page. */
+/* Whether a taken item's producer died, or was ending, before its fence reached the item's value. False is right when the consumer's stream
+ * is past its wait: a fence is completed only after this answer is in the page. Of one that is ending it can yet become true, of an item
+ * that its GPU writes after all. */
 bool ring_is_broken(struct ring *ring, const struct ring_item *item);
 
 /* ---- either ----------------------------------------------------------------------------------------------- */
@@ -108,6 +109,14 @@ void ring_stop(struct ring *ring);
 
 /* By whoever saw the member's process end. */
 void ring_mark_dead(struct ring *ring, unsigned member, uint32_t generation);
+
+/* Of one that is ending: whether nobody has said yet how far its fence has come. */
+bool ring_is_undecided(struct ring *ring, unsigned member, uint32_t generation);
+
+/* Says how far the fence of one has come that is ending or dead; the first survivor to say counts, and what the member published beyond
+ * that is broken from now on, whatever its fence comes to. Frees nothing. RING_BUSY: it is neither. RING_GONE: all was done by others.
+ * To be called by the thread that reaps. */
+int ring_decide(struct ring *ring, unsigned member, uint32_t generation, uint64_t reached);
 
 /* Completes what a dead member left: items it was writing become broken, items it was reading become free, items it
  * published whose value is above `reached` become broken. `reached` is what the member's fence says now, RING_FENCE_MAX where

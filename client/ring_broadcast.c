@@ -17,7 +17,7 @@ static int pass_reader(struct ring *ring, unsigned member, uint64_t ticket, bool
                 return RING_OK;
         /* After the cursor: one who is given a dead member's number lives before it has a cursor of its own. */
         life = ring_member_life(ring_load(&place->word));
-        if (life != RING_ALIVE && life != RING_LEFT)
+        if (!ring_has_process(life))
                 return RING_OK;
         /* After the life, twice over: the cursor may have been that of the number's last holder; and one who begins to read
          * from now on sees that it was declared left, and stops. */
@@ -25,7 +25,7 @@ static int pass_reader(struct ring *ring, unsigned member, uint64_t ticket, bool
                 return RING_AGAIN;
         if (ring_cursor_state(cursor) == RING_READING)
                 return RING_UNREADY;
-        if (life == RING_LEFT)
+        if (life != RING_ALIVE)
                 return RING_OK;
         if (ring->geometry.policy == RING_BLOCK)
                 return RING_UNREADY;

@@ -25,7 +25,7 @@ int ring_bury(struct ring *ring, const struct ring_spot *spot) {
         enum ring_life life = ring_member_life(ring_load(&ring->page->members[ring_word_member(spot->word)].word));
         struct ring_spot old = *spot;
 
-        if (RING_RULE(only_the_dead_are_buried) && (life == RING_ALIVE || life == RING_LEFT))
+        if (RING_RULE(only_the_dead_are_buried) && ring_has_process(life))
                 return RING_UNREADY;
         /* Nobody owns it: unless it is not what was seen any more, it was never given out by the rules. */
         if (life < RING_ALIVE || life > RING_REAPED)
@@ -72,18 +72,54 @@ static int reap_slot(struct ring *ring, uint32_t index, unsigned member, uint64_
         return ring_is_corrupt(ring);
 }
 
-/* Registers as one who reaps the member. False: there is nothing more to do for it, or it lives. */
-static bool begin_helping(struct ring *ring, struct ring_member *place, uint32_t generation, int *ret_verdict) {
+/* Registers as one who says something of the member, `since` when it may: how far its fence has come, since it is ending; that it is
+ * reaped, since it is dead. False: there is nothing more to do for it, or it is too early. */
+static bool begin_helping(struct ring *ring, struct ring_member *place, uint32_t generation, enum ring_life since, int *ret_verdict) {
         uint64_t mine = UINT64_C(1) << ring->me, word;
+        enum ring_life life;
 
         /* First the bit: whoever declares it reaped says so before it looks at the bits. */
         (void)ring_or(&place->helpers, mine);
         word = ring_load(&place->word);
-        if (ring_member_generation(word) == generation && ring_member_life(word) == RING_DEAD)
+        life = ring_member_life(word);
+        if (ring_member_generation(word) == generation && life >= since && life <= RING_DEAD)
                 return true;
         (void)ring_and(&place->helpers, ~mine);
-        *ret_verdict = ring_member_generation(word) == generation && ring_member_life(word) < RING_DEAD ? RING_BUSY : RING_GONE;
+        *ret_verdict = ring_member_generation(word) == generation && life < since ? RING_BUSY : RING_GONE;
         return false;
+}
+
+/* The first who says so is believed: whoever comes second may read a fence that the first has completed. What is believed. */
+static uint64_t say_reached(struct ring_member *place, uint32_t generation, uint64_t reached) {
+        _Atomic uint64_t *said = &place->reached[generation & 1];
+
+        if (reached > RING_FENCE_MAX)
+                reached = RING_FENCE_MAX;
+        if (!RING_RULE(the_first_word_counts))
+                ring_store(said, reached + 1);
+        (void)ring_cas(said, 0, reached + 1);
+        return ring_load(said) - 1;
+}
+
+bool ring_is_undecided(struct ring *ring, unsigned member, uint32_t generation) {
+        struct ring_member *place = &ring->page->members[member % RING_MEMBERS];
+        uint64_t word = ring_load(&place->word);
+
+        return ring_member_generation(word) == generation && ring_member_life(word) == RING_ENDING &&
+               ring_load(&place->reached[generation & 1]) == 0;
+}
+
+int ring_decide(struct ring *ring, unsigned member, uint32_t generation, uint64_t reached) {
+        struct ring_member *place = &ring->page->members[member % RING_MEMBERS];
+        int r = RING_OK;
+
+        if (atomic_load(&ring->corrupt))
+                return RING_CORRUPT;
+        if (!begin_helping(ring, place, generation, RING_ENDING, &r))
+                return r;
+        (void)say_reached(place, generation, reached);
+        (void)ring_and(&place->helpers, ~(UINT64_C(1) << ring->me));
+        return RING_OK;
 }
 
 int ring_reap(struct ring *ring, unsigned member, uint32_t generation, uint64_t reached) {
@@ -92,13 +128,9 @@ int ring_reap(struct ring *ring, unsigned member, uint32_t generation, uint64_t 
 
         if (atomic_load(&ring->corrupt))
                 return RING_CORRUPT;
-        if (!begin_helping(ring, place, generation, &r))
+        if (!begin_helping(ring, place, generation, RING_DEAD, &r))
                 return r;
-        if (reached > RING_FENCE_MAX)
-                reached = RING_FENCE_MAX;
-        /* Whoever comes second may read a fence that the first has completed. */
-        (void)ring_cas(&place->reached[generation & 1], 0, reached + 1);
-        reached = ring_load(&place->reached[generation & 1]) - 1;
+        reached = say_reached(place, generation, reached);
         for (uint32_t i = 0; r == RING_OK && i < ring->geometry.n_slots; i++)
                 r = reap_slot(ring, i, member % RING_MEMBERS, reached);
         ring_page_wake(ring->page);
@@ -136,7 +168,7 @@ bool ring_is_broken(struct ring *ring, const struct ring_item *item) {
         /* After a second successor nobody remembers: better a good item too many than a bad one. */
         if (generation != item->generation && generation != item->generation + 1)
                 return true;
-        if (generation == item->generation && ring_member_life(word) < RING_DEAD)
+        if (generation == item->generation && ring_member_life(word) < RING_ENDING)
                 return false;
         return reached != 0 && item->produced > reached - 1;
 }

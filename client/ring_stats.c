@@ -19,7 +19,7 @@ static uint64_t lag(const struct ring *ring, unsigned member, uint64_t tail) {
         uint64_t cursor = ring_note(&place->cursor);
         enum ring_life life = ring_member_life(ring_note(&place->word));
 
-        if (!is_in_place(cursor) || (life != RING_ALIVE && life != RING_LEFT))
+        if (!is_in_place(cursor) || !ring_has_process(life))
                 return 0;
         return ahead(ring, ring_cursor_ticket(cursor), tail);
 }
@@ -81,7 +81,7 @@ uint64_t ring_reader_fences(struct ring *ring, uint64_t ret_values[RING_MEMBERS]
                 unsigned member = (unsigned)__builtin_ctzll(readers);
                 struct ring_member *place = &ring->page->members[member];
                 enum ring_life life = ring_member_life(ring_load(&place->word));
-                if (life != RING_ALIVE && life != RING_LEFT)
+                if (!ring_has_process(life))
                         continue;
                 ret_values[member] = ring_note(&place->consumed);
                 found |= UINT64_C(1) << member;

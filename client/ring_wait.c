@@ -148,7 +148,7 @@ int ring_until(struct ring *ring, ring_attempt *attempt, struct ring_event *even
 bool ring_lives_one_of(struct ring *ring, uint64_t members) {
         for (; members; members &= members - 1) {
                 enum ring_life life = ring_member_life(ring_load(&ring->page->members[__builtin_ctzll(members)].word));
-                if (life == RING_ALIVE || life == RING_LEFT)
+                if (ring_has_process(life))
                         return true;
         }
         return false;

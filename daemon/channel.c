@@ -49,6 +49,15 @@ static void member_die(struct member *member) {
         member_let_go(member);
 }
 
+static void member_mark_gone(struct member *member) {
+        struct ring_page *page = member->channel->page;
+
+        if (member->holder && member->holder->ending)
+                ring_page_mark_ending(page, member->number, member->generation);
+        else
+                ring_page_mark_left(page, member->number, member->generation);
+}
+
 void member_admit(struct member *member, struct holder *holder) {
         member->phase = MEMBER_ATTACHED;
         member->holder = holder_ref(holder);
@@ -72,7 +81,7 @@ void member_leave(struct member *member) {
                 return;
         }
         if (member->phase == MEMBER_ATTACHED && member->channel->page)
-                ring_page_mark_left(member->channel->page, member->number, member->generation);
+                member_mark_gone(member);
         member->phase = MEMBER_LEFT;
         if (holder && (holder->pidfd < 0 || !member->channel->page))
                 member_let_go(member);
@@ -170,7 +179,7 @@ void channel_restore_page(struct channel *channel, struct ring_page *page) {
                 if (life == RING_VACANT || life == RING_REAPED)
                         member->phase = MEMBER_VACANT;
                 else
-                        member->phase = life == RING_ALIVE || life == RING_LEFT ? MEMBER_LEFT : MEMBER_DEAD;
+                        member->phase = ring_has_process(life) ? MEMBER_LEFT : MEMBER_DEAD;
         }
 }
 

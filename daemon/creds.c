@@ -3,9 +3,11 @@
 #include "creds.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdalign.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -22,6 +24,9 @@
 #endif
 
 #define CONTAINER_ID_DIGITS 64
+#define THREADS_MAX 64 /* looked at: of those that have ended, few are left */
+#define THREAD_BYTES 32 /* what one takes in a directory, at most */
+#define LOOKS_MAX 6
 #define PIDFS_MAGIC 0x50494446
 #define IDENTITY_OF_PID (UINT64_C(1) << 62)
 
@@ -108,21 +113,109 @@ uint64_t creds_identity(int pidfd, pid_t pid) {
 }
 
 /* The beginning of a file of /proc, NUL-ended; the bytes read, or −1. */
-static ssize_t creds_read_file(pid_t pid, const char *file, char *ret, size_t n) {
-        _cleanup_fd_ int fd = -1;
-        char path[64];
+static ssize_t creds_read_path(const char *path, char *ret, size_t n) {
+        _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
         ssize_t got;
 
-        if (pid <= 0)
-                return -1;
-        snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
-        fd = open(path, O_RDONLY | O_CLOEXEC);
         if (fd < 0)
                 return -1;
         got = read(fd, ret, n - 1);
         if (got >= 0)
                 ret[got] = '\0';
         return got;
+}
+
+/* The same of a process's file. */
+static ssize_t creds_read_file(pid_t pid, const char *file, char *ret, size_t n) {
+        char path[64];
+
+        if (pid <= 0)
+                return -1;
+        snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
+        return creds_read_path(path, ret, n);
+}
+
+/* What /proc calls the process of a pidfd. The number that its socket told may be another process's by now, and is where /proc is that of
+ * another pid namespace. */
+static pid_t creds_pid_in_proc(int pidfd) {
+        char path[64], text[512];
+        const char *line;
+
+        snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", pidfd);
+        line = creds_read_path(path, text, sizeof(text)) > 0 ? strstr(text, "\nPid:\t") : NULL;
+        return line ? (pid_t)strtol(line + strlen("\nPid:\t"), NULL, 10) : -1;
+}
+
+/* Of threads; CHANGED: one went while they were looked at. */
+enum creds_sight { SIGHT_RUNNING, SIGHT_CHANGED, SIGHT_OVER };
+
+struct creds_threads {
+        pid_t numbers[THREADS_MAX];
+        size_t n;
+};
+
+/* Who exits gives up the address space first, and cannot run without it; "0 0 …" is what statm says then. Each thread does so for
+ * itself. */
+static enum creds_sight creds_look_at_thread(pid_t pid, pid_t thread) {
+        char file[40], sizes[128];
+
+        snprintf(file, sizeof(file), "task/%d/statm", (int)thread);
+        if (creds_read_file(pid, file, sizes, sizeof(sizes)) < 2)
+                return SIGHT_CHANGED;
+        return strncmp(sizes, "0 ", 2) == 0 ? SIGHT_OVER : SIGHT_RUNNING;
+}
+
+/* Of a directory of any length no more than so many are listed. */
+static enum creds_sight creds_look_at_threads(pid_t pid, struct creds_threads *ret_threads) {
+        alignas(struct dirent64) char entries[(THREADS_MAX + 3) * THREAD_BYTES];
+        enum creds_sight seen = SIGHT_OVER;
+        _cleanup_fd_ int fd = -1;
+        char path[64];
+        ssize_t got;
+
+        snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+        fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        got = fd >= 0 ? getdents64(fd, entries, sizeof(entries)) : -1;
+        ret_threads->n = 0;
+        for (ssize_t at = 0; at < got && seen == SIGHT_OVER;) {
+                const struct dirent64 *entry = (const struct dirent64 *)(entries + at);
+                pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
+
+                at += entry->d_reclen;
+                if (thread <= 0)
+                        continue;
+                if (ret_threads->n == THREADS_MAX)
+                        return SIGHT_RUNNING;
+                ret_threads->numbers[ret_threads->n++] = thread;
+                seen = creds_look_at_thread(pid, thread);
+        }
+        return ret_threads->n > 0 ? seen : SIGHT_CHANGED;
+}
+
+/* One that was listed may begin another and be over when it is looked at: so all that there are, are over twice. */
+static bool creds_threads_are_over(pid_t pid) {
+        struct creds_threads threads[2];
+        bool before = false;
+
+        for (int i = 0; i < LOOKS_MAX; i++) {
+                struct creds_threads *now = &threads[i % 2], *last = &threads[(i + 1) % 2];
+                enum creds_sight seen = creds_look_at_threads(pid, now);
+
+                if (seen == SIGHT_RUNNING)
+                        return false;
+                if (before && seen == SIGHT_OVER && now->n == last->n &&
+                    memcmp(now->numbers, last->numbers, now->n * sizeof(now->numbers[0])) == 0)
+                        return true;
+                before = seen == SIGHT_OVER;
+        }
+        return false;
+}
+
+bool creds_is_ending(int pidfd) {
+        pid_t pid = pidfd >= 0 ? creds_pid_in_proc(pidfd) : -1;
+
+        /* The first thread runs in almost all that live. */
+        return pid > 0 && creds_look_at_thread(pid, pid) == SIGHT_OVER && creds_threads_are_over(pid) && !creds_exited(pidfd);
 }
 
 struct rcstr *creds_command(pid_t pid) {

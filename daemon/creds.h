@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernel tells of a peer: credentials of its socket, its process, its container. Loop thread; reads only files of /proc
- * that never wait for the process (comm and cgroup, not cmdline). */
+ * that never wait for the process (comm, cgroup and statm, not cmdline). */
 #ifndef DAEMON_CREDS_H
 #define DAEMON_CREDS_H
 
@@ -32,6 +32,10 @@ int creds_open_pid(pid_t pid);
 
 /* Whether the process behind a pidfd has exited. False without a pidfd. */
 bool creds_exited(int pidfd);
+
+/* Whether the process behind a pidfd runs no more but has not exited: what it had open is being closed, which a driver can take its time
+ * for. False where that cannot be told. */
+bool creds_is_ending(int pidfd);
 
 /* Whether two pidfds name one process, as far as the kernel tells them apart. */
 bool creds_same_process(int a, int b);

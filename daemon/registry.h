@@ -38,6 +38,7 @@ struct holder {
         int pidfd;         /* borrowed from whoever watches it; -1: none */
         uint64_t pidfd_device, pidfd_inode;
         uint64_t identity; /* equal for one process seen over two connections; 0: not known */
+        bool ending; /* it runs no more, and its exit is under way */
         bool exited;
         unsigned refs;
         struct list leases;                      /* lease.by_holder */

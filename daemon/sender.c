@@ -43,14 +43,19 @@ void senders_deinit(struct senders *senders) {
         }
 }
 
-void senders_blind_exit(struct senders *senders) {
+void senders_leave(struct senders *senders) {
         struct process *process;
 
         if (!senders->peer)
                 return;
-        list_for_each(process, &senders->processes, by_session)
+        list_for_each(process, &senders->processes, by_session) {
+                struct holder *holder = &process->holder;
+
                 if (process->pidfd < 0)
-                        process->holder.exited = true;
+                        holder->exited = true;
+                else if (!list_empty(&holder->members))
+                        holder->ending = creds_is_ending(process->pidfd);
+        }
 }
 
 /* Lets go of those that have exited; their leases are over. */

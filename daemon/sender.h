@@ -29,7 +29,8 @@ void senders_deinit(struct senders *senders);
 int senders_find(struct senders *senders, struct house *house, const struct creds *creds, struct wire_sender *sender,
                  struct holder **ret, struct failure *failure);
 
-/* The session ends: processes whose exit cannot be seen count as exited, so that their leases end with it. */
-void senders_blind_exit(struct senders *senders);
+/* The session ends: processes whose exit cannot be seen count as exited, so that their leases end with it; of members of channels it is
+ * known from here on whether they are about to exit. */
+void senders_leave(struct senders *senders);
 
 #endif

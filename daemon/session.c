@@ -84,7 +84,7 @@ void session_close(struct session *session, const char *why) {
         list_remove(&session->by_hall);
         list_remove(&session->by_ready);
         session_hang_up(session);
-        senders_blind_exit(&session->senders);
+        senders_leave(&session->senders);
         if (session->client)
                 registry_client_end(registry, take_ptr(session->client), SESSION_DESCRIPTORS, clock_real_usec(),
                                     clock_monotonic_usec());

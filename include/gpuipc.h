@@ -389,9 +389,11 @@ GPUIPC_PUBLIC int gpuipc_fence_wait(gpuipc_fence *fence, uint64_t value, int tim
  * waited for. Several streams of one member are put into the order of its calls: what one publishes or releases counts once what was
  * published or released before it does. Keep streams until the channel is freed.
  *
- * When a process dies, the others are told within a tenth of a second, also while the daemon is down: its items that were not whole are
- * broken, what it was reading comes back, and no stream goes on waiting for it. For that each channel has a thread of the library's, all
- * signals blocked, and one more from gpuipc_channel_fd() on; so a client with the option no_thread has no channels.
+ * When a process dies, its items that were not whole are broken, what it was reading comes back, and no stream goes on waiting for it, all
+ * at once when the process has ended, also while the daemon is down. A driver may take two tenths of a second to end a process that was
+ * killed; by a daemon that is there its unfinished items are known to be broken before that, within a tenth of a second
+ * (gpuipc_item_is_broken()). For this each channel has a thread of the library's, all signals blocked, and one more from
+ * gpuipc_channel_fd() on; so a client with the option no_thread has no channels.
  *
  * A channel object may be used from several threads at once, but not while it is freed; a consumer of a broadcast holds one item at a
  * time. On a GPU the memory is mapped for the GPU of the calling thread's context when the channel is made, as by gpuipc_buffer_map(). */
@@ -496,7 +498,8 @@ GPUIPC_PUBLIC int gpuipc_channel_take(gpuipc_channel *channel, void *stream, int
 GPUIPC_PUBLIC int gpuipc_channel_release(gpuipc_channel *channel, const gpuipc_item *item, void *stream, gpuipc_error *ret_error);
 
 /* Whether a taken item is broken: 1 when its producer died before its stream had written it. To be asked when the consumer's stream is
- * past the take, before or after the release; what it read counts if the answer is 0. */
+ * past the take, before or after the release; what it read counts if the answer is 0. Asked before that, 0 means that it is not known yet,
+ * and 1 that there is nothing to wait for: the stream may stay held up until the producer's process has ended. */
 GPUIPC_PUBLIC int gpuipc_item_is_broken(gpuipc_channel *channel, const gpuipc_item *item);
 
 /* A descriptor for event loops, readable (POLLIN) while the next take or begin need not wait. A call that comes to

@@ -110,8 +110,8 @@ void ring_page_admit(struct ring_page *page, unsigned member, uint32_t generatio
 static void set_life(struct ring_page *page, unsigned member, uint32_t generation, enum ring_life until, enum ring_life life) {
         struct ring_member *place = &page->members[member % RING_MEMBERS];
 
-        /* Twice is enough: a life goes from alive to left to dead and each step is taken once. */
-        for (int i = 0; i < 3; i++) {
+        /* Enough: a life goes from alive to left to ending to dead, and each step is taken once. */
+        for (int i = 0; i < 4; i++) {
                 uint64_t word = ring_load(&place->word);
                 enum ring_life now = ring_member_life(word);
                 if (ring_member_generation(word) != generation || now == RING_VACANT || now >= until)
@@ -142,10 +142,19 @@ void ring_page_mark_left(struct ring_page *page, unsigned member, uint32_t gener
                 ring_page_give_back(page, member, generation);
 }
 
-void ring_page_mark_dead(struct ring_page *page, unsigned member, uint32_t generation) {
+/* Who runs no more will not join. Nobody begins to help one that is given back, who would be at it when the number is another's. */
+static void mark_over(struct ring_page *page, unsigned member, uint32_t generation, enum ring_life life) {
         if (!has_joined(page, member))
                 ring_page_give_back(page, member, generation);
-        mark(page, member, generation, RING_DEAD);
+        mark(page, member, generation, life);
+}
+
+void ring_page_mark_ending(struct ring_page *page, unsigned member, uint32_t generation) {
+        mark_over(page, member, generation, RING_ENDING);
+}
+
+void ring_page_mark_dead(struct ring_page *page, unsigned member, uint32_t generation) {
+        mark_over(page, member, generation, RING_DEAD);
 }
 
 bool ring_page_is_reaped(struct ring_page *page, unsigned member, uint32_t generation) {

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define RING_MAGIC UINT64_C(0x676e697243495047) /* "GPICring" */
-#define RING_VERSION 2
+#define RING_VERSION 3
 #define RING_MEMBERS 64
 #define RING_META_MAX 1024
 #define RING_SLOTS_MAX 65536
@@ -71,8 +71,8 @@ static inline enum ring_cursor_state ring_cursor_state(uint64_t cursor) {
 }
 
 /* Of a member: {generation 32, role 8, life 8}. A number is given again, with the next generation, only when its last holder
- * is REAPED. */
-enum ring_life { RING_VACANT = 0, RING_ALIVE, RING_LEFT, RING_DEAD, RING_REAPING, RING_REAPED };
+ * is REAPED. A life goes through these in their order, and may leave some out. */
+enum ring_life { RING_VACANT = 0, RING_ALIVE, RING_LEFT, RING_ENDING, RING_DEAD, RING_REAPING, RING_REAPED };
 
 static inline uint64_t ring_member_word(uint32_t generation, enum ring_role role, enum ring_life life) {
         return (uint64_t)generation << 16 | (uint64_t)role << 8 | life;
@@ -88,6 +88,11 @@ static inline unsigned ring_member_role(uint64_t word) {
 
 static inline enum ring_life ring_member_life(uint64_t word) {
         return (enum ring_life)(word & 0xff);
+}
+
+/* Whether its process, or what that still has at work, can change what it has in hand. */
+static inline bool ring_has_process(enum ring_life life) {
+        return life >= RING_ALIVE && life <= RING_ENDING;
 }
 
 /* Of a fence: each member has one of its own, whose values only grow, over generations too. */
@@ -121,7 +126,7 @@ struct ring_member {
         alignas(64) _Atomic uint64_t word;
         _Atomic uint64_t cursor;
         _Atomic uint64_t consumed;   /* of a broadcast's consumer: what its fence reaches when all it released is read */
-        _Atomic uint64_t reached[2]; /* by generation, odd or even: 1 + what its fence had reached when it died; 0: unknown */
+        _Atomic uint64_t reached[2]; /* by generation, odd or even: 1 + what its fence had reached when it was ending; 0: unknown */
         _Atomic uint64_t helpers;    /* bit n: member n is at reaping it, or died at it; not before all are done is it REAPED */
         struct ring_figures figures;
 };
@@ -176,6 +181,10 @@ void ring_page_give_back(struct ring_page *page, unsigned member, uint32_t gener
 /* The member's connection ended, yet its process lives: what it had in hand stays as it is. Who has not come by then will not, and its
  * number is free. */
 void ring_page_mark_left(struct ring_page *page, unsigned member, uint32_t generation);
+
+/* The same of one whose process runs no more, but has not ended: its GPU may yet be at work. What it has in hand stays as it is; how far
+ * its fence has come may be said, and what it has published beyond that is broken. */
+void ring_page_mark_ending(struct ring_page *page, unsigned member, uint32_t generation);
 
 /* The member's process is no more (its pidfd fired). Whoever waits wakes and may finish what it left; the number of one who had not come
  * is free. Marking another generation than the present one does nothing. */

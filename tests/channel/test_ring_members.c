@@ -17,7 +17,7 @@ START_TEST(only_a_dead_mark_lets_others_finish) {
         pair_open(RING_QUEUE, RING_BLOCK, 1);
         other = stage_join(&stage, RING_PRODUCER);
         ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 5; i++) {
                 ck_assert_int_eq(ring_take(consumer, clock_usec() + 1000, &(struct ring_item){ 0 }), RING_TIMED_OUT);
                 ck_assert_int_eq(ring_begin_produce(other, 0, &(struct ring_item){ 0 }), RING_TIMED_OUT);
                 ck_assert_int_eq(ring_reap(other, ring_me(producer), 1, RING_FENCE_MAX), RING_BUSY);
@@ -27,6 +27,8 @@ START_TEST(only_a_dead_mark_lets_others_finish) {
                 ring_mark_dead(other, 40, 0);
                 if (i == 2)
                         ring_page_mark_left(stage.page, ring_me(producer), 1);
+                if (i == 3)
+                        ring_page_mark_ending(stage.page, ring_me(producer), 1);
         }
         ck_assert_int_eq(ring_begin_produce(producer, 0, &(struct ring_item){ 0 }), RING_GONE);
         if (_i == 0) {
@@ -54,6 +56,8 @@ START_TEST(a_dead_consumers_slot_comes_back) {
                 ck_assert_uint_eq(get(other), 1);
         ck_assert_uint_eq(take(consumer, &item), 1);
         ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_TIMED_OUT);
+        ring_page_mark_ending(stage.page, ring_me(consumer), 1);
+        ck_assert_int_eq(ring_begin_produce(producer, 0, &(struct ring_item){ 0 }), RING_TIMED_OUT); /* it may read yet */
         ring_mark_dead(producer, ring_me(consumer), 1);
         put(producer, 2);
         ck_assert_uint_eq(get(other), 2);
@@ -179,6 +183,61 @@ START_TEST(an_unfinished_fence_breaks_what_was_published) {
                 ck_assert(ring_is_broken(consumer, &in_hand));
                 ck_assert(ring_is_broken(consumer, &good) == (generation > 2));
         }
+        pair_close();
+}
+END_TEST
+
+/* What of its published items counts is said while it is ending; nothing is freed before it is dead. */
+START_TEST(one_that_is_ending_is_decided_on_once) {
+        struct ring_item in_hand, good;
+        struct ring *other;
+
+        pair_open(_i ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 4);
+        other = stage_join(&stage, RING_PRODUCER);
+        for (uint64_t value = 1; value <= 3; value++) {
+                ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
+                ck_assert_int_eq(ring_publish(producer, &item, value, &value, sizeof(value), value), RING_OK);
+        }
+        ck_assert_int_eq(ring_take(consumer, 0, &good), RING_OK);
+        ck_assert_int_eq(ring_release(consumer, &good, 1), RING_OK);
+        ck_assert_int_eq(ring_take(consumer, 0, &in_hand), RING_OK);
+        for (int i = 0; i < 2; i++) {
+                ck_assert(!ring_is_undecided(consumer, 0, 1));
+                ck_assert_int_eq(ring_decide(consumer, 0, 1, 1), RING_BUSY);
+                ring_page_mark_left(stage.page, 0, 1);
+        }
+        ring_page_mark_ending(stage.page, 0, 2);
+        ck_assert(!ring_is_undecided(consumer, 0, 1));
+        ring_page_mark_ending(stage.page, 0, 1);
+        ring_page_mark_left(stage.page, 0, 1); /* late news */
+        ck_assert(ring_is_undecided(consumer, 0, 1) && !ring_is_undecided(consumer, 0, 2));
+        ck_assert(!ring_is_broken(consumer, &in_hand));
+        ck_assert_int_eq(ring_reap(consumer, 0, 1, RING_FENCE_MAX), RING_BUSY);
+        ck_assert_int_eq(ring_decide(consumer, 0, 1, 1), RING_OK);
+        ck_assert_int_eq(ring_decide(other, 0, 1, 2), RING_OK); /* by now the GPU has done more */
+        ck_assert(!ring_is_undecided(consumer, 0, 1));
+        ck_assert(ring_is_broken(consumer, &in_hand) && !ring_is_broken(consumer, &good));
+        ck_assert_int_eq(ring_reaped(consumer, 0, 1), RING_BUSY);
+        ck_assert(!ring_page_is_reaped(stage.page, 0, 1));
+        ring_mark_dead(consumer, 0, 1);
+        ring_page_mark_ending(stage.page, 0, 1); /* late news */
+        ck_assert_int_eq(ring_reap(consumer, 0, 1, 3), RING_OK);
+        ck_assert(ring_is_broken(consumer, &in_hand) && !ring_is_broken(consumer, &good));
+        ck_assert_int_eq(ring_reaped(consumer, 0, 1), RING_OK);
+        ck_assert(ring_page_is_reaped(stage.page, 0, 1));
+        ck_assert_int_eq(ring_decide(other, 0, 1, 3), RING_GONE);
+        ck_assert_int_eq(ring_release(consumer, &in_hand, 2), RING_OK);
+        ck_assert_int_eq(ring_take(consumer, 0, &item), RING_BROKEN);
+        ring_free(other);
+        pair_close();
+}
+END_TEST
+
+START_TEST(one_ending_who_had_not_come_has_nothing) {
+        pair_open(RING_QUEUE, RING_BLOCK, 1);
+        ring_page_admit(stage.page, 9, 1, RING_PRODUCER);
+        ring_page_mark_ending(stage.page, 9, 1);
+        ck_assert(ring_page_is_reaped(stage.page, 9, 1));
         pair_close();
 }
 END_TEST
@@ -314,6 +373,8 @@ static void add_tests(TCase *tests) {
         tcase_add_loop_test(tests, a_number_waits_for_all_who_reap_its_holder, 0, 3);
         tcase_add_test(tests, one_taken_for_dead_does_not_give_its_number_back);
         tcase_add_loop_test(tests, an_unfinished_fence_breaks_what_was_published, 0, 2);
+        tcase_add_loop_test(tests, one_that_is_ending_is_decided_on_once, 0, 2);
+        tcase_add_test(tests, one_ending_who_had_not_come_has_nothing);
         tcase_add_test(tests, one_who_leaves_leaves_nothing);
         tcase_add_loop_test(tests, one_declared_left_neither_reads_on_nor_holds_others_up, 0, 2);
         tcase_add_loop_test(tests, a_scribble_costs_the_channel_and_no_more, 0, N_SCRIBBLES * 2);

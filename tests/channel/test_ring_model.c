@@ -45,7 +45,8 @@ static void *give_ring(size_t n);
 /* Who takes part, one letter each, which is the actor's and the member's number:
  * P produces; K too, but cancels its first item; C consumes what comes, there from the start; D likewise, but one item only,
  * then leaves; J is let in and joins sometime; S sometime takes over the number of a consumer that left or was reaped; W sees a death,
- * marks it, reaps twice; U too, but finds the dead one's fence unfinished; M only marks it; L declares the first consumer left once
+ * marks it, reaps twice; U too, but finds the dead one's fence unfinished; E sees that it is ending, if nobody saw its death before, and
+ * decides with its fence unfinished; M only marks it; L declares the first consumer left once
  * it is let in, also before it has come; X closes the channel. */
 struct scenario {
         const char *name;
@@ -160,6 +161,7 @@ static void tell(unsigned me, uint64_t ticket, int64_t id) {
 }
 
 static void consume_from(unsigned me, struct ring *ring, unsigned most) {
+        bool ends = strchr(scenario->cast, 'E'), broken;
         struct ring_item item;
 
         for (unsigned k = 0; k < most; k++) {
@@ -181,9 +183,12 @@ static void consume_from(unsigned me, struct ring *ring, unsigned most) {
                         model_fail("ticket %lu: %ld, %ld are not twice %ld", (unsigned long)item.ticket, (long)first,
                                    (long)second, (long)id);
                 tell(me, item.ticket, id);
+                broken = ends && ring_is_broken(ring, &item);
                 r = ring_release(ring, &item, 0);
                 if (r != RING_OK)
                         model_fail("release: %s", ring_verdict_sentence(r));
+                if (broken && !ring_is_broken(ring, &item))
+                        model_fail("ticket %lu was broken and is not", (unsigned long)item.ticket);
         }
 }
 
@@ -257,6 +262,16 @@ static void watch(unsigned me) {
         (void)ring_reaped(ring, victim, 1);
 }
 
+static void see_it_ending(unsigned me) {
+        unsigned victim = (unsigned)world.victim;
+        int r;
+
+        ring_page_mark_ending(page, victim, 1);
+        r = ring_decide(&world.rings[me], victim, 1, 0);
+        if (r != RING_OK && r != RING_GONE)
+                model_fail("decide: %s", ring_verdict_sentence(r));
+}
+
 static unsigned first_consumer(void) {
         unsigned i = 0;
 
@@ -294,6 +309,7 @@ static bool is_asleep(unsigned actor) {
         switch (scenario->cast[actor]) {
         case 'W':
         case 'U':
+        case 'E':
         case 'M': return world.victim < 0;
         case 'S': return reusable() < 0;
         case 'L': return is_vacant(first_consumer());
@@ -324,7 +340,7 @@ static void check_known(unsigned actor) {
                 int64_t claimed = world.claimed[told.ticket];
                 if (claimed != 0 && told.id != 0 && told.id != claimed)
                         model_fail("ticket %lu: told %ld, was %ld", (unsigned long)told.ticket, (long)told.id, (long)claimed);
-                if (told.id == 0 && world.published[told.ticket] != 0 && !strchr(scenario->cast, 'U'))
+                if (told.id == 0 && world.published[told.ticket] != 0 && !strpbrk(scenario->cast, "UE"))
                         model_fail("ticket %lu was whole and is told broken", (unsigned long)told.ticket);
         }
 }
@@ -474,7 +490,7 @@ static bool is_watched(const char *test) {
 static struct model_result run(const struct scenario *which, const char *rule) {
         static void (*const parts[128])(unsigned) = { ['P'] = produce, ['K'] = produce, ['C'] = consume,      ['D'] = consume,
                                                       ['J'] = join,    ['S'] = succeed, ['W'] = watch,        ['M'] = watch,
-                                                      ['U'] = watch,
+                                                      ['U'] = watch, ['E'] = see_it_ending,
                                                       ['L'] = declare_left, ['X'] = close_all };
         struct model_plan plan = { .n_actors = (unsigned)strlen(which->cast),
                                    .world = { { page_bytes, sizeof(struct ring_page) - (RING_MEMBERS - 5) * sizeof(struct ring_member) },
@@ -511,6 +527,9 @@ static const struct scenario scenes[] = {
         { "queue, two reap", RING_QUEUE, RING_BLOCK, 1, "PCWW", 1, true, 1 },
         { "queue, one dies with its fence unfinished", RING_QUEUE, RING_BLOCK, 2, "PCU", 2, true, 2 },
         { "broadcast, one dies with its fence unfinished", RING_BROADCAST, RING_BLOCK, 2, "PCU", 2, true, 2 },
+        { "queue, one is ending, then dies", RING_QUEUE, RING_BLOCK, 2, "PCEW", 2, true, 1 },
+        { "broadcast, one is ending, then dies", RING_BROADCAST, RING_BLOCK, 2, "PCEW", 2, true, 1 },
+        { "queue, the number of one who was ending is given again", RING_QUEUE, RING_BLOCK, 1, "PCEWS", 1, true, 1 },
         { "queue, a number is given again", RING_QUEUE, RING_BLOCK, 1, "PCWS", 2, true, 2 },
         { "queue, one leaves", RING_QUEUE, RING_BLOCK, 1, "PDS", 2, false, 0 },
         { "queue, one is declared left as it joins", RING_QUEUE, RING_BLOCK, 1, "PJLS", 1, false, 3 },
@@ -576,6 +595,7 @@ static const struct {
         { "the_cursor_is_looked_at_again", "broadcast, a number is given again" },
         { "reader_looks_whether_it_left", "broadcast, one is declared left" },
         { "who_joins_looks_whether_it_left", "queue, one is declared left as it joins" },
+        { "the_first_word_counts", "queue, one is ending, then dies" },
 };
 
 START_TEST(without_a_rule_something_breaks) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's commands about channels. One thread, the agent's own stream. */
 #include <inttypes.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,7 +104,8 @@ static void do_leave(char **words) {
 
 /* ---- one at a time ---------------------------------------------------------------------------------------- */
 
-/* put KEY BYTES, get KEY, let KEY, broken KEY: publishes; takes (broken, size); releases; whether what was taken is broken. */
+/* put KEY BYTES, get KEY, let KEY, broken KEY, told KEY: publishes; takes (broken, size); releases; whether what was taken is broken; waits
+ * until it is. */
 static void do_put(char **words) {
         struct held *mine = find(words[1]);
         gpuipc_error error;
@@ -147,6 +149,17 @@ static void do_broken(char **words) {
 
         if (mine)
                 printf("ok %d\n", gpuipc_item_is_broken(mine->channel, &mine->item));
+}
+
+static void do_told(char **words) {
+        struct held *mine = find(words[1]);
+        double until = usec_now() + WAIT_MS * 1e3;
+
+        if (!mine)
+                return;
+        while (!gpuipc_item_is_broken(mine->channel, &mine->item) && usec_now() < until)
+                (void)sched_yield();
+        do_broken(words);
 }
 
 /* ---- there and back --------------------------------------------------------------------------------------- */
@@ -258,6 +271,6 @@ static void do_flow(char **words) {
 
 const struct agent_command agent_channel_commands[] = {
         { "channel", 8, do_channel }, { "attach", 4, do_attach },   { "leave", 2, do_leave },     { "put", 3, do_put },
-        { "get", 2, do_get },         { "let", 2, do_let },         { "broken", 2, do_broken },   { "handoff", 5, do_handoff },
-        { "handback", 5, do_handoff }, { "flow", 4, do_flow },      { NULL, 0, NULL },
+        { "get", 2, do_get },         { "let", 2, do_let },         { "broken", 2, do_broken },   { "told", 2, do_told },
+        { "handoff", 5, do_handoff }, { "handback", 5, do_handoff }, { "flow", 4, do_flow },     { NULL, 0, NULL },
 };

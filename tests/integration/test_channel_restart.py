@@ -12,10 +12,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 import backend  # noqa: E402
 from actors import SLOWER  # noqa: E402
 from daemon import open_fds, wait_for  # noqa: E402
+from ending import Held  # noqa: E402
 from holder import Zygote  # noqa: E402
 from manager import Manager  # noqa: E402
 from rawclient import RawClient, ReplyError  # noqa: E402
-from ringpage import ALIVE, CONSUMER, DEAD, LEFT, REAPED, RingPage  # noqa: E402
+from ringpage import ALIVE, CONSUMER, DEAD, ENDING, LEFT, REAPED, RingPage  # noqa: E402
 
 NEW = {"slots": 4, "slot_bytes": 1000, "role": "producer", "name": "c", "mode": "0666"}
 PIECES = 2 if backend.HOST else 3
@@ -171,6 +172,38 @@ class ChannelRestart(unittest.TestCase):
         self.assertEqual(self.participants(first), there)
         holder.kill()
         wait_for(lambda: first.page.life(1) == DEAD, "the mark")
+
+    def test_ending(self):
+        """Who was seen to be ending still is for the next daemon, which sees its end."""
+        first, holder = self.session(), self.holder()
+        first.create()
+        holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
+        first.page.join(1)
+        holder.begin_thread()
+        self.things.append(Held(holder.pid))
+        self.things[-1].kill()
+        there = {0: (1, "attached"), 1: (1, "left")}
+        wait_for(lambda: self.participants(first) == there, "the news")
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            self.assertEqual(first.page.member(1), (1, CONSUMER, ENDING))
+            self.manager.restart(number)
+            self.assertTrue(first.resume())
+            self.assertEqual(self.participants(first), there)
+        for number in range(2, 64):
+            self.assertEqual(first.client.call("ChannelAttach", {"name": "c", "role": "consumer"})["number"], number)
+            first.client.drop_fds()
+        with self.assertRaises(ReplyError):
+            first.client.call("ChannelAttach", {"name": "c", "role": "consumer"})
+        self.assertEqual(first.page.member(1), (1, CONSUMER, ENDING))
+        self.things[-1].let_go()
+        wait_for(lambda: first.page.life(1) == DEAD, "the mark")
+        first.page.reap(1)
+        reply = first.client.call("ChannelAttach", {"name": "c", "role": "consumer"})
+        first.client.drop_fds()
+        self.assertEqual((reply["number"], reply["generation"]), (1, 2))
+        for lease in first.client.call("List")["leases"]:
+            if lease["id"] != first.lease:
+                first.client.call("Release", {"lease": lease["id"]})
 
     def test_numbers_go_on(self):
         """Numbers that were given before are given again only when they were given back, and with the generation that follows."""

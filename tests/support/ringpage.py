@@ -11,7 +11,7 @@ HEADER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../proto/r
 CLOSED, JOINED, ITEMS, ROOM, MEMBER = 192, 208, 256, 320, 384
 with open(HEADER, encoding="utf-8") as header:
     LIVES = re.search(r"enum ring_life \{([^}]*)\}", header.read()).group(1).replace(" = 0", "").replace(" ", "").split(",")
-VACANT, ALIVE, LEFT, DEAD, REAPED = (LIVES.index(f"RING_{name}") for name in ("VACANT", "ALIVE", "LEFT", "DEAD", "REAPED"))
+VACANT, ALIVE, LEFT, ENDING, DEAD, REAPED = (LIVES.index(f"RING_{name}") for name in ("VACANT", "ALIVE", "LEFT", "ENDING", "DEAD", "REAPED"))
 PRODUCER, CONSUMER = 1, 2
 
 

@@ -104,6 +104,27 @@ START_TEST(both_parts_have_one_payer) {
         world_end(&world, alice);
 } END_TEST
 
+/* It is known when its connection ends, and is none of the daemon's business any more but for its end. */
+START_TEST(one_that_is_ending_is_left_and_told_so) {
+        struct client *alice = world_client(&world, ALICE), *bob = world_client(&world, BOB);
+        struct holder *a = world_holder(&world, ALICE), *b = world_holder(&world, BOB);
+        struct buffer *buffer = channel_made(alice, a, NULL);
+        struct lease *lease = world_open(&world, bob, b, buffer);
+
+        atomic_store(&page->joined, 3);
+        ck_assert_ptr_nonnull(lease);
+        b->ending = true;
+        world_end(&world, bob);
+        ck_assert_int_eq(life(1), RING_ENDING);
+        ck_assert_int_eq(life(0), RING_ALIVE);
+        ck_assert(member_counts(&buffer->channel->members[1]));
+        world_exit(&world, b);
+        ck_assert_int_eq(life(1), RING_DEAD);
+        ck_assert(!member_counts(&buffer->channel->members[1]));
+        world_exit(&world, a);
+        world_end(&world, alice);
+} END_TEST
+
 /* What was reserved and given up leaves the number and its generation as they were. */
 START_TEST(a_number_given_up_is_the_next_one_s) {
         struct client *client = world_client(&world, ALICE);
@@ -193,6 +214,7 @@ int main(void) {
         tcase_add_checked_fixture(tcase, set_up, tear_down);
         tcase_add_test(tcase, who_cannot_be_seen_to_end_takes_no_part);
         tcase_add_test(tcase, both_parts_have_one_payer);
+        tcase_add_test(tcase, one_that_is_ending_is_left_and_told_so);
         tcase_add_test(tcase, a_number_given_up_is_the_next_one_s);
         tcase_add_test(tcase, who_gave_its_number_back_takes_nobody_s_along);
         tcase_add_test(tcase, who_never_came_leaves_its_number);

@@ -322,6 +322,33 @@ START_TEST(a_producer_dies_with_an_unfinished_fence) {
         finish();
 } END_TEST
 
+/* The broker has seen that it runs no more. What it had not written is known to be broken; its slots and whose stream waits for it stay
+ * as they are until it has ended. */
+START_TEST(one_that_is_ending_is_told_of_at_once) {
+        struct house_peer peer;
+        gpuipc_item more;
+        CUstream reading = stuck_reader(&peer, never_writes);
+
+        ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 0);
+        ring_page_mark_ending(house.page, 0, 1);
+        wait_for(gpuipc_item_is_broken(consumer, &item));
+        take(consumer, reading, &more);
+        ck_assert_int_eq(more.broken, 0);
+        ck_assert_int_eq(gpuipc_item_is_broken(consumer, &more), 1);
+        ck_assert_int_eq(gpuipc_channel_take(consumer, reading, 0, &second, &fault), GPUIPC_ERROR_TIMED_OUT); /* begun, not published */
+        ck_assert(is_busy(reading));
+        house_peer_kill(&peer);
+        settle(reading);
+        ck_assert_int_eq(gpuipc_item_is_broken(consumer, &item), 1);
+        good(gpuipc_channel_release(consumer, &item, reading, &fault));
+        good(gpuipc_channel_release(consumer, &more, reading, &fault));
+        good(gpuipc_channel_take(consumer, reading, WAIT_MS, &second, &fault));
+        ck_assert_int_eq(second.broken, 1);
+        wait_for(ring_page_is_reaped(house.page, 0, 1));
+        (void)gpuipc_channel_free(consumer, &fault);
+        close_all();
+} END_TEST
+
 START_TEST(a_consumer_dies_with_an_unfinished_fence) {
         struct house_peer peer;
         int64_t died;
@@ -607,6 +634,7 @@ int main(void) {
         tcase_add_loop_test(tests, grants_of_fences_are_checked, 0, 2);
         tcase_add_test(tests, one_that_cannot_map_is_told);
         tcase_add_loop_test(tests, a_producer_dies_with_an_unfinished_fence, 0, 2);
+        tcase_add_test(tests, one_that_is_ending_is_told_of_at_once);
         tcase_add_loop_test(tests, a_consumer_dies_with_an_unfinished_fence, 0, 2);
         tcase_add_test(tests, one_leaves_whose_gpu_has_failed);
         tcase_add_loop_test(tests, driver_calls_an_item, 0, 2);

@@ -131,7 +131,7 @@ class Item(OfThisProcess):
 
     def is_broken(self) -> bool:
         """Of a GPU's item, asked when the stream is past the take: whether its producer died before its stream had written it. What was
-        read counts if not."""
+        read counts if not. Asked before that, False means that it is not known yet, and True that there is nothing to wait for."""
         with self._member.called() as pointer:
             return bool(_native.library().gpuipc_item_is_broken(pointer, ctypes.byref(self._item)))
 
