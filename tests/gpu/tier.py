@@ -15,6 +15,7 @@ import steps_channel
 import steps_costs
 import steps_fences
 import steps_lifetime
+import steps_locks
 import steps_memory
 import steps_pipeline
 import steps_python
@@ -26,10 +27,11 @@ from rig import Rig
 WHOLE_S = 500  # nothing is begun later
 PARTS = {
     "one": steps_suite.STEPS + steps_memory.STEPS + steps_sandbox.STEPS + steps_lifetime.STEPS + steps_costs.STEPS +
-           steps_fences.STEPS + steps_channel.STEPS,
+           steps_fences.STEPS + steps_channel.STEPS + steps_locks.STEPS,
     "python": steps_python.STEPS,
     "pipeline": steps_pipeline.STEPS,
-    "two": steps_two.STEPS + steps_fences.TWO_STEPS + steps_channel.TWO_STEPS + steps_python.TWO_STEPS + steps_pipeline.TWO_STEPS,
+    "two": steps_two.STEPS + steps_locks.STEPS + steps_fences.TWO_STEPS + steps_channel.TWO_STEPS + steps_python.TWO_STEPS +
+           steps_pipeline.TWO_STEPS,
 }
 
 
