@@ -34,6 +34,7 @@ gpu-needs-cuda:
 GPU_PYTHON ?= 3.12
 .PHONY: gpu-wheels
 gpu-wheels:
+	@test -x $(B)/venv/bin/python3 || { echo 'make gpu-wheels needs the Python of make deps: $(B)/venv is not there' >&2; exit 2; }
 	$(call say,PIP)
 	$(Q)rm -rf $(GPU)/pypi && mkdir -p $(GPU)/pypi
 	$(Q)$(B)/venv/bin/python3 -m pip download --quiet --no-deps --only-binary :all: --python-version $(GPU_PYTHON) \
