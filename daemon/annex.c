@@ -79,6 +79,13 @@ int annex_allocate(const struct backend *backend, struct backend_device *device,
         return r == 0 ? annex_begin(annex, spec, detail) : r;
 }
 
+bool annex_is_ours(int control_fd) {
+        uint32_t version;
+
+        return pread(control_fd, &version, sizeof(version), offsetof(struct ring_page, version)) == sizeof(version) &&
+               version == RING_VERSION;
+}
+
 int annex_adopt(const struct backend *backend, struct backend_device *device, const char *handle, const struct annex_spec *spec,
                 int fences_take, int control_take, struct backing *backing, struct backend_detail *detail) {
         _cleanup_fd_ int fences = fences_take, control = control_take;

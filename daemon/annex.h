@@ -26,6 +26,9 @@ struct annex {
 int annex_allocate(const struct backend *backend, struct backend_device *device, const char *handle, const struct annex_spec *spec,
                    struct backing *backing, struct backend_detail *detail);
 
+/* Whether the words of a control page that an earlier daemon made mean what they mean here. */
+bool annex_is_ours(int control_fd);
+
 /* Takes up what an earlier daemon made: descriptors of the fences (-1 where there are none) and of the control page, taken also on
  * failure. Main thread, at start. 0, or -EBADMSG in words; then the backing is to be closed as it is. */
 int annex_adopt(const struct backend *backend, struct backend_device *device, const char *handle, const struct annex_spec *spec,

@@ -194,7 +194,7 @@ static struct handed_item *piece_find(const struct work *work, uint32_t slot, ui
         return left_find(work->recovery, fixed.parcel, fixed.fd_device, fixed.fd_inode);
 }
 
-/* A channel goes on when all of it came back. What of it did otherwise belongs to nothing. */
+/* A channel goes on when all of it came back, and its page is of the version made here. What of it did otherwise belongs to nothing. */
 static int restore_annexed(struct work *work, const struct state_buffer *fixed, const char *handle, struct workplace *place,
                            struct backing **ret) {
         struct handed_item *control = piece_find(work, fixed->control - 1, fixed->serial, PIECE_CONTROL);
@@ -208,6 +208,11 @@ static int restore_annexed(struct work *work, const struct state_buffer *fixed, 
         if (!restore_channel_spec(work->registry, fixed, &spec) || !control || (!fences && fixed->fences_bytes > 0) ||
             !left_find(work->recovery, fixed->parcel, fixed->fd_device, fixed->fd_inode))
                 return 0;
+        if (!annex_is_ours(control->fd)) {
+                log_warning("the control page of channel b%" PRIu64 " is of another version: the channel is left to those who are in it",
+                            fixed->serial);
+                return 0;
+        }
         r = restore_backing(work, fixed, handle, place, ret);
         if (r < 0)
                 return r;

@@ -16,7 +16,7 @@ from ending import Held  # noqa: E402
 from holder import Zygote  # noqa: E402
 from manager import Manager  # noqa: E402
 from rawclient import RawClient, ReplyError  # noqa: E402
-from ringpage import ALIVE, CONSUMER, DEAD, ENDING, LEFT, REAPED, RingPage  # noqa: E402
+from ringpage import ALIVE, CONSUMER, DEAD, ENDING, LEFT, REAPED, RING_VERSION, RingPage  # noqa: E402
 
 NEW = {"slots": 4, "slot_bytes": 1000, "role": "producer", "name": "c", "mode": "0666"}
 PIECES = 2 if backend.HOST else 3
@@ -328,6 +328,27 @@ class ChannelRestart(unittest.TestCase):
 
     def test_lost_piece_last(self):
         self.lose(-1)
+
+    def test_page_of_another_version(self):
+        """What an older daemon made is left to those who have it, who are told nothing: its words mean something else."""
+        first, holder = self.session(), self.holder()
+        first.create()
+        holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
+        first.page.join(1)
+        self.names(PIECES + 2)
+        self.manager.end()
+        first.page.set_version(RING_VERSION - 1)
+        page = first.page.map[:]
+        self.manager.start()
+        self.manager.wait_log("is of another version")
+        self.assertEqual([(each["state"], each.get("name")) for each in self.listed()], [("draining", None)])
+        with self.assertRaises(ReplyError):
+            self.session().attach()
+        holder.kill()
+        wait_for(lambda: self.manager.status()["leases"] == 1, "the end of its lease")
+        self.names(1)
+        self.assertEqual(first.page.map[:], page)
+        self.drop_process(first)
 
     def test_store_is_full(self):
         """All of a channel finds room, or it is refused."""

@@ -10,7 +10,9 @@ MEMBERS, HEAD_BYTES = 64, 384 + 64 * 128
 HEADER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../proto/ring_page.h")
 CLOSED, JOINED, ITEMS, ROOM, MEMBER = 192, 208, 256, 320, 384
 with open(HEADER, encoding="utf-8") as header:
-    LIVES = re.search(r"enum ring_life \{([^}]*)\}", header.read()).group(1).replace(" = 0", "").replace(" ", "").split(",")
+    TEXT = header.read()
+LIVES = re.search(r"enum ring_life \{([^}]*)\}", TEXT).group(1).replace(" = 0", "").replace(" ", "").split(",")
+RING_VERSION = int(re.search(r"#define RING_VERSION (\d+)", TEXT).group(1))
 VACANT, ALIVE, LEFT, ENDING, DEAD, REAPED = (LIVES.index(f"RING_{name}") for name in ("VACANT", "ALIVE", "LEFT", "ENDING", "DEAD", "REAPED"))
 PRODUCER, CONSUMER = 1, 2
 
@@ -36,6 +38,9 @@ class RingPage:
 
     def set_member(self, number, generation, role, life):
         struct.pack_into("<Q", self.map, MEMBER + 128 * number, generation << 16 | role << 8 | life)
+
+    def set_version(self, version):
+        struct.pack_into("<I", self.map, 8, version)
 
     def join(self, number):
         """As ring_attach(): it may have something in hand from now on."""
