@@ -125,9 +125,6 @@ int channel_watch_start(gpuipc_channel *channel, const struct peer peers[RING_ME
 /* Also of one that was not started. The ring was stopped, or this is a forked child. */
 void channel_watch_stop(gpuipc_channel *channel);
 
-/* Members dead or ending by the page, or dead by their pidfd, are seen to, without waiting for anything but the GPU. */
-void channel_watch_look(gpuipc_channel *channel);
-
 /* The watcher is to look now. Of a channel whose watcher was started. */
 void channel_watch_wake(gpuipc_channel *channel);
 

@@ -52,7 +52,8 @@ static void bury(gpuipc_channel *channel, unsigned member, uint32_t generation) 
                 (void)ring_reaped(channel->ring, member, generation);
 }
 
-void channel_watch_look(gpuipc_channel *channel) {
+/* Members dead or ending by the page are seen to, without waiting for anything but the GPU. */
+static void look(gpuipc_channel *channel) {
         struct channel_watch *watch = &channel->watch;
 
         watch->unknown = false;
@@ -141,7 +142,7 @@ static void *watch_run(void *data) {
         uint64_t woken;
 
         for (;;) {
-                channel_watch_look(channel);
+                look(channel);
                 if (!watch->unknown)
                         watch->pause_usec = PAUSE_MS * 1000;
                 if (watch->conn && clock_usec() >= watch->ask_usec)
