@@ -114,7 +114,12 @@ static int call(struct user *user, unsigned what, struct input *input) {
         case 4: return user->holds ? ring_cancel(user->ring, &user->item) : RING_OK;
         case 5: return ring_wait(user->ring, 0);
         case 6: value = next(input, 1); ring_mark_dead(user->ring, (unsigned)value, 1); return RING_OK;
-        case 7: value = next(input, 1); return ring_reap(user->ring, (unsigned)value, 1, next(input, 1));
+        case 7:
+                value = next(input, 1);
+                (void)ring_is_undecided(user->ring, (unsigned)value, 1);
+                if (value & 64)
+                        return ring_decide(user->ring, (unsigned)value, 1, next(input, 1));
+                return ring_reap(user->ring, (unsigned)value, 1, next(input, 1));
         case 8: value = next(input, 1); return ring_reaped(user->ring, (unsigned)value, 1);
         case 9: (void)ring_is_broken(user->ring, &user->item); return RING_OK;
         case 10: ring_stats(user->ring, &stats); must(stats.depth <= channel.geometry.n_slots); return RING_OK;
