@@ -29,7 +29,6 @@ from restarting import RestartTest  # noqa: E402
 
 ROOMS = ("integration", "fault") if SANITIZED else ("integration", "python", "fault")
 STARTERS = ("setUp", "make_daemon", "setUpClass")
-LEFT_S = 2
 
 
 class Meant(Exception):
@@ -120,7 +119,7 @@ def left_by(case, scratch):
         return not new
 
     try:
-        wait_for(nothing, "nothing", LEFT_S)
+        wait_for(nothing, "nothing")
     except AssertionError:
         pass
     left = [command(pid) or f"process {pid}" for pid in new] + [name for name in os.listdir(scratch) if name not in files]
@@ -160,7 +159,7 @@ class BasesTest(unittest.TestCase):
                     self.assertEqual([len(getattr(result, kind)) for kind in WAYS.values()], [kind == told for kind in WAYS.values()],
                                      [*result.errors, *result.failures])
                     self.assertEqual(left, [])
-                    wait_for(lambda n=fds: len(open_fds()) == n, f"{fds} descriptors; there are {open_fds()}", LEFT_S)
+                    wait_for(lambda n=fds: len(open_fds()) == n, f"{fds} descriptors; there are {open_fds()}")
 
     def test_a_daemon_that_cannot_be_started(self):
         fds = len(open_fds())
