@@ -268,7 +268,7 @@ int gpuipc_item_is_broken(gpuipc_channel *channel, const gpuipc_item *item) {
                 return 1;
         if (ring_is_broken(channel->ring, item_read(channel, item, &own)))
                 return 1;
-        if (ring_is_undecided(channel->ring, own.producer, own.generation))
+        if (channel->fences[own.producer] && ring_is_undecided(channel->ring, own.producer, own.generation))
                 channel_watch_wake(channel); /* it will be by the next time */
         return 0;
 }

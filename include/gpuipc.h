@@ -390,9 +390,9 @@ GPUIPC_PUBLIC int gpuipc_fence_wait(gpuipc_fence *fence, uint64_t value, int tim
  * published or released before it does. Keep streams until the channel is freed.
  *
  * When a process dies, its items that were not whole are broken, what it was reading comes back, and no stream goes on waiting for it, all
- * at once when the process has ended, also while the daemon is down. A driver may take two tenths of a second to end a process that was
- * killed; by a daemon that is there its unfinished items are known to be broken before that, within a tenth of a second
- * (gpuipc_item_is_broken()). For this each channel has a thread of the library's, all signals blocked, and one more from
+ * at once when the process has ended, also while the daemon is down. A driver may take more than a tenth of a second to end a process that
+ * was killed; with a daemon that is there its unfinished items are known to be broken before that, as a rule within a tenth of a second
+ * (gpuipc_item_is_broken(), gpuipc-channel(7)). For this each channel has a thread of the library's, all signals blocked, and one more from
  * gpuipc_channel_fd() on; so a client with the option no_thread has no channels.
  *
  * A channel object may be used from several threads at once, but not while it is freed; a consumer of a broadcast holds one item at a
