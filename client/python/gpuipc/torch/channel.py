@@ -243,8 +243,14 @@ class TensorChannel(OfThisProcess):
         self._views.clear()  # what another thread has made meanwhile
 
 
-def _on(device: Any) -> Any:
-    return torch.cuda.device(device) if torch.device(device).type == "cuda" else contextlib.nullcontext()
+@contextlib.contextmanager
+def _on(device: torch.device) -> Iterator[None]:
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device):
+        torch.cuda.mem_get_info(device)  # device() makes no context where the GPU that was not used yet counts as current
+        yield
 
 
 def create(name: Optional[str] = None, *, like: Any = None, slot_bytes: Optional[int] = None, slots: int = 4, device: Any = None,
@@ -290,12 +296,12 @@ def attach(name: str, *, role: str = "consumer", client: Optional[Client] = None
         role: "consumer" or "producer".
         owner: whose is wanted, a uid; None: one's own or root's; "any": anyone's.
         wait: seconds to wait for the name.
-        device: the GPU to use it on; None: the current one.
+        device: the GPU to use it on; None: the current one, or the channel's own where none was used yet.
         client, label: as of `put()`.
 
     Raises:
         NoSuchBufferError, TimedOutError, AccessDeniedError.
     """
     client = client_for(client)
-    with _on(device) if device is not None else contextlib.nullcontext():
+    with _on(_compat.placed(device)) if device is not None else contextlib.nullcontext():
         return TensorChannel(client.channel_attach(name, role=role, owner=owner, wait=wait, label=label))
