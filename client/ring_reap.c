@@ -73,20 +73,21 @@ static int reap_slot(struct ring *ring, uint32_t index, unsigned member, uint64_
 }
 
 /* Registers as one who says something of the member, `since` when it may: how far its fence has come, since it is ending; that it is
- * reaped, since it is dead. False: there is nothing more to do for it, or it is too early. */
-static bool begin_helping(struct ring *ring, struct ring_member *place, uint32_t generation, enum ring_life since, int *ret_verdict) {
+ * reaped, since it is dead. RING_BUSY: it is too early. RING_GONE: there is nothing more to do for it. */
+static int begin_helping(struct ring *ring, struct ring_member *place, uint32_t generation, enum ring_life since) {
         uint64_t mine = UINT64_C(1) << ring->me, word;
         enum ring_life life;
 
+        if (atomic_load(&ring->corrupt))
+                return RING_CORRUPT;
         /* First the bit: whoever declares it reaped says so before it looks at the bits. */
         (void)ring_or(&place->helpers, mine);
         word = ring_load(&place->word);
         life = ring_member_life(word);
         if (ring_member_generation(word) == generation && life >= since && life <= RING_DEAD)
-                return true;
+                return RING_OK;
         (void)ring_and(&place->helpers, ~mine);
-        *ret_verdict = ring_member_generation(word) == generation && life < since ? RING_BUSY : RING_GONE;
-        return false;
+        return ring_member_generation(word) == generation && life < since ? RING_BUSY : RING_GONE;
 }
 
 /* The first who says so is believed: whoever comes second may read a fence that the first has completed. What is believed. */
@@ -111,11 +112,9 @@ bool ring_is_undecided(struct ring *ring, unsigned member, uint32_t generation) 
 
 int ring_decide(struct ring *ring, unsigned member, uint32_t generation, uint64_t reached) {
         struct ring_member *place = &ring->page->members[member % RING_MEMBERS];
-        int r = RING_OK;
+        int r = begin_helping(ring, place, generation, RING_ENDING);
 
-        if (atomic_load(&ring->corrupt))
-                return RING_CORRUPT;
-        if (!begin_helping(ring, place, generation, RING_ENDING, &r))
+        if (r != RING_OK)
                 return r;
         (void)say_reached(place, generation, reached);
         (void)ring_and(&place->helpers, ~(UINT64_C(1) << ring->me));
@@ -124,11 +123,9 @@ int ring_decide(struct ring *ring, unsigned member, uint32_t generation, uint64_
 
 int ring_reap(struct ring *ring, unsigned member, uint32_t generation, uint64_t reached) {
         struct ring_member *place = &ring->page->members[member % RING_MEMBERS];
-        int r = RING_OK;
+        int r = begin_helping(ring, place, generation, RING_DEAD);
 
-        if (atomic_load(&ring->corrupt))
-                return RING_CORRUPT;
-        if (!begin_helping(ring, place, generation, RING_DEAD, &r))
+        if (r != RING_OK)
                 return r;
         reached = say_reached(place, generation, reached);
         for (uint32_t i = 0; r == RING_OK && i < ring->geometry.n_slots; i++)
