@@ -243,8 +243,8 @@ class TensorChannel(OfThisProcess):
         self._views.clear()  # what another thread has made meanwhile
 
 
-def _on(device: torch.device) -> Any:
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+def _on(device: Optional[torch.device]) -> Any:
+    return torch.cuda.device(device) if device and device.type == "cuda" else contextlib.nullcontext()
 
 
 def create(name: Optional[str] = None, *, like: Any = None, slot_bytes: Optional[int] = None, slots: int = 4, device: Any = None,
@@ -297,8 +297,8 @@ def attach(name: str, *, role: str = "consumer", client: Optional[Client] = None
         NoSuchBufferError, TimedOutError, AccessDeniedError.
     """
     client = client_for(client)
-    where = _compat.placed(device) if device is not None else torch.device("cpu")
+    where = _compat.placed(device) if device is not None else None
     with _on(where):
-        if where.type == "cuda":
+        if where and where.type == "cuda":
             torch.cuda.mem_get_info(where)  # where PyTorch takes it for current already and never used it, it has no context yet
         return TensorChannel(client.channel_attach(name, role=role, owner=owner, wait=wait, label=label))
