@@ -171,31 +171,21 @@ def long_kernel(agent):
 STUCK = (("by a fence that nobody signals", gate), ("by a long kernel", long_kernel))
 
 
-def settled_after(killed, other):
-    """ms from SIGKILL, and from the end of the one that it was sent to, until the other one's stream is free."""
-    other.tell("settle")
-    started = time.monotonic()
+def settled_after(killed, other, asks=False):
+    """ms from SIGKILL until the other one, if it asks, is told that its item is broken, else None; until its stream is free; and that
+    from the end of the one that was killed."""
+    other.tell(*(("told", "c") if asks else ("settle",)))
+    started, told = time.monotonic(), None
     killed.kill()
-    killed.process.wait(timeout=20)
-    ended = time.monotonic()
-    other.answer(20)
-    told = time.monotonic()
-    return (told - started) * 1e3, (told - ended) * 1e3
-
-
-def told_and_settled_after(killed, other):
-    """ms from SIGKILL until the other one is told that its item is broken; and as by settled_after()."""
-    other.tell("told", "c")
-    started = time.monotonic()
-    killed.kill()
-    other.answer(20)
-    told = time.monotonic()
-    other.tell("settle")
+    if asks:
+        other.answer(20)
+        told = (time.monotonic() - started) * 1e3
+        other.tell("settle")
     killed.process.wait(timeout=20)
     ended = time.monotonic()
     other.answer(20)
     free = time.monotonic()
-    return (told - started) * 1e3, (free - started) * 1e3, (free - ended) * 1e3
+    return told, (free - started) * 1e3, (free - ended) * 1e3
 
 
 def one_death(rig, hold_up, down):
@@ -212,7 +202,7 @@ def one_death(rig, hold_up, down):
     if down:
         time.sleep(0.2)  # by then the consumer has been told who the producer is
         daemon.kill()
-    told, from_kill, from_end = (None, *settled_after(producer, consumer)) if down else told_and_settled_after(producer, consumer)
+    told, from_kill, from_end = settled_after(producer, consumer, asks=not down)
     broken = int(consumer.ask("broken", "c")[0])
     consumer.ask("let", "c")
     second = int(consumer.ask("get", "c")[0])
@@ -275,7 +265,7 @@ def read_death(rig):
     consumer.ask("let", "c")
     producer.ask("put", "c", 64 * KIB)
     busy = int(producer.ask("busy")[0])
-    from_kill, from_end = settled_after(consumer, producer)
+    _, from_kill, from_end = settled_after(consumer, producer)
     yield ("a consumer killed with an unfinished fence: until the producer's stream is free",
            f"busy {busy}; {from_end:.1f} ms after its end, {from_kill:.0f} ms after SIGKILL", f"busy 1, ≤ {TOLD_MS} ms after its end",
            busy == 1 and from_end <= TOLD_MS)
