@@ -152,18 +152,23 @@ START_TEST(one_taken_for_dead_does_not_give_its_number_back) {
 }
 END_TEST
 
+/* Items whose fences reach 1 to n, of which the first is released and the second in hand. */
+static void publish_and_take(uint64_t n, struct ring_item *ret_released, struct ring_item *ret_in_hand) {
+        for (uint64_t value = 1; value <= n; value++) {
+                ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
+                ck_assert_int_eq(ring_publish(producer, &item, value, &value, sizeof(value), value), RING_OK);
+        }
+        ck_assert_int_eq(ring_take(consumer, 0, ret_released), RING_OK);
+        ck_assert_int_eq(ring_release(consumer, ret_released, 1), RING_OK);
+        ck_assert_int_eq(ring_take(consumer, 0, ret_in_hand), RING_OK);
+}
+
 START_TEST(an_unfinished_fence_breaks_what_was_published) {
         struct ring_item in_hand, good;
         bool queue = _i == 0;
 
         pair_open(queue ? RING_QUEUE : RING_BROADCAST, RING_BLOCK, 4);
-        for (uint64_t value = 1; value <= 4; value++) {
-                ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
-                ck_assert_int_eq(ring_publish(producer, &item, value, &value, sizeof(value), value), RING_OK);
-        }
-        ck_assert_int_eq(ring_take(consumer, 0, &good), RING_OK);
-        ck_assert_int_eq(ring_release(consumer, &good, 1), RING_OK);
-        ck_assert_int_eq(ring_take(consumer, 0, &in_hand), RING_OK);
+        publish_and_take(4, &good, &in_hand);
         ck_assert(!ring_is_broken(consumer, &in_hand));
         /* Its fence got to 1: of what is published, 2 is in hand, 3 and 4 are not. */
         ring_mark_dead(consumer, 0, 1);
@@ -194,13 +199,7 @@ START_TEST(one_that_is_ending_is_decided_on_once) {
 
         pair_open(_i ? RING_BROADCAST : RING_QUEUE, RING_BLOCK, 4);
         other = stage_join(&stage, RING_PRODUCER);
-        for (uint64_t value = 1; value <= 3; value++) {
-                ck_assert_int_eq(ring_begin_produce(producer, 0, &item), RING_OK);
-                ck_assert_int_eq(ring_publish(producer, &item, value, &value, sizeof(value), value), RING_OK);
-        }
-        ck_assert_int_eq(ring_take(consumer, 0, &good), RING_OK);
-        ck_assert_int_eq(ring_release(consumer, &good, 1), RING_OK);
-        ck_assert_int_eq(ring_take(consumer, 0, &in_hand), RING_OK);
+        publish_and_take(3, &good, &in_hand);
         for (int i = 0; i < 2; i++) {
                 ck_assert(!ring_is_undecided(consumer, 0, 1));
                 ck_assert_int_eq(ring_decide(consumer, 0, 1, 1), RING_BUSY);

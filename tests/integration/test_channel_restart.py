@@ -118,6 +118,14 @@ class ChannelRestart(unittest.TestCase):
         """The store holds so many descriptors beside the state."""
         wait_for(lambda: len(self.manager.store.names()) == 1 + n, f"1 + {n} descriptors; {self.manager.store.names()}")
 
+    def pair(self):
+        """A session that has made a channel, and a process that has joined it as member 1."""
+        first, holder = self.session(), self.holder()
+        first.create()
+        holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
+        first.page.join(1)
+        return first, holder
+
     def test_all_of_it_comes_back(self):
         first, second = self.session(), self.session()
         first.create(meta_bytes=64)
@@ -159,10 +167,7 @@ class ChannelRestart(unittest.TestCase):
 
     def test_left_before(self):
         """Whose session was over and whose process lives is still watched by the next daemon."""
-        first, holder = self.session(), self.holder()
-        first.create()
-        holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
-        first.page.join(1)
+        first, holder = self.pair()
         holder.hang_up()
         there = {0: (1, "attached"), 1: (1, "left")}
         wait_for(lambda: self.participants(first) == there, "the news")  # told after the state has it, unlike the mark
@@ -175,10 +180,7 @@ class ChannelRestart(unittest.TestCase):
 
     def test_ending(self):
         """Who was seen to be ending still is for the next daemon, which sees its end."""
-        first, holder = self.session(), self.holder()
-        first.create()
-        holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
-        first.page.join(1)
+        first, holder = self.pair()
         holder.begin_thread()
         self.things.append(Held(holder.pid))
         self.things[-1].kill()
@@ -331,10 +333,7 @@ class ChannelRestart(unittest.TestCase):
 
     def test_page_of_another_version(self):
         """What an older daemon made is left to those who have it, who are told nothing: its words mean something else."""
-        first, holder = self.session(), self.holder()
-        first.create()
-        holder.call("ChannelAttach", {"name": "c", "role": "consumer"})
-        first.page.join(1)
+        first, holder = self.pair()
         self.names(PIECES + 2)
         self.manager.end()
         first.page.set_version(RING_VERSION - 1)

@@ -13,7 +13,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import backend  # noqa: E402
-from daemon import GPUIPCCTL, wait_for  # noqa: E402
+from daemon import GPUIPCCTL, wait_for, watched  # noqa: E402
 from ending import Held  # noqa: E402
 from package import PackageTest, gpuipc  # noqa: E402
 from rawclient import WAIT_S, ReplyError  # noqa: E402
@@ -188,17 +188,9 @@ class EndingTest(PackageTest):
         self.producer.let_go()
         self.assert_all_slots_come_back()
 
-    def watches(self):
-        """Whether this process would see the producer end by itself."""
-        for fd in os.listdir("/proc/self/fdinfo"):
-            with contextlib.suppress(FileNotFoundError), open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
-                if int(fd) != self.producer.pidfd and f"\nPid:\t{self.producer.pid}\n" in file.read():
-                    return True
-        return False
-
     def test_without_a_daemon(self):
         """Nobody says that it is ending, and its end is seen."""
-        wait_for(self.watches, "it to be known")
+        wait_for(lambda: watched().count(self.producer.pid) > 1, "it to be known to others than this test")
         self.daemon.kill()
         self.producer.kill()
         second = self.consumer.take(0, stream=self.stream)

@@ -7,10 +7,8 @@ Run as a program it produces or consumes as long as nothing is said to it. Words
 count; hold: it begins an item, or keeps the one it takes, and does nothing from then on; check: whether its lease stands; stop: it leaves
 and ends. Items carry {member, generation, i} as metadata, and at either end of the slot in host memory."""
 
-import contextlib
 import ctypes
 import os
-import re
 import select
 import struct
 import subprocess
@@ -18,6 +16,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import backend  # noqa: E402
+from daemon import watched  # noqa: E402
 from library import TIMED_OUT, Library, LibraryError  # noqa: E402
 
 NAME, SLOTS, SLOT_BYTES, WAIT_MS, WAIT_S = "restarting", 4, 4096, 30000, 60
@@ -173,11 +172,7 @@ class Member:
 
     def knows(self, *others):
         """Whether it would see their deaths by itself."""
-        directory, found = f"/proc/{self.process.pid}/fdinfo", set()
-        for fd in os.listdir(directory):
-            with contextlib.suppress(FileNotFoundError), open(f"{directory}/{fd}", encoding="ascii") as file:
-                found.update(re.findall(r"^Pid:\t(\d+)$", file.read(), re.M))
-        return {str(other.process.pid) for other in others} <= found
+        return {other.process.pid for other in others} <= set(watched(self.process.pid))
 
     def close(self):
         for end in (self.process.stdin, self.process.stdout):

@@ -9,6 +9,7 @@
 import contextlib
 import functools
 import os
+import re
 import select
 import shutil
 import signal
@@ -51,6 +52,15 @@ def open_fds(pid="self"):
             found[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
         except FileNotFoundError:
             continue
+    return found
+
+
+def watched(pid="self"):
+    """The pids of the processes that a process has pidfds of, one for each descriptor."""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fdinfo"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/fdinfo/{name}", encoding="ascii") as file:
+            found += map(int, re.findall(r"^Pid:\t(\d+)$", file.read(), re.M))
     return found
 
 
@@ -162,15 +172,7 @@ class Daemon:
 
     def watches(self, pid):
         """Whether that process is connected."""
-        for number, what in open_fds(self.pid).items():
-            if "pidfd" in what:
-                try:
-                    with open(f"/proc/{self.pid}/fdinfo/{number}", encoding="ascii") as file:
-                        if f"Pid:\t{pid}\n" in file.read():
-                            return True
-                except FileNotFoundError:
-                    continue
-        return False
+        return pid in watched(self.pid)
 
     def settled_fds(self):
         """How many descriptors the daemon has after a first client came and went."""
